@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * onehop/onehop.h: all of the public API. Each header also stands alone.
+ */
+#ifndef ONEHOP_H
+#define ONEHOP_H
+
+#include <onehop/buffer.h>
+#include <onehop/file.h>
+#include <onehop/model.h>
+#include <onehop/options.h>
+#include <onehop/plan.h>
+#include <onehop/runtime.h>
+#include <onehop/status.h>
+#include <onehop/transfer.h>
+
+#endif

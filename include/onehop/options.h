@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * onehop/options.h: the options of a runtime.
+ *
+ * ONEHOP_RUNTIME_OPTIONS below is the one table: struct fields, defaults, the ONEHOP_* variables of
+ * the environment (the name in capitals), the config file, `onehop options` and the manual page all
+ * come from it. A value is taken from the first of: the field that the caller set, the environment,
+ * the config file (the file that ONEHOP_CONFIG names, "name = value" lines, # comments), the table.
+ * The environment is read once, when a runtime is created. An unknown ONEHOP_* variable or name in
+ * the file is an error that names the nearest option.
+ *
+ * Sizes are bytes; in text they take the suffixes K, M, G, T or KiB, MiB, GiB, TiB, all powers of
+ * 1024. Enumerated values are given by name in text and by number in the struct.
+ */
+#ifndef ONEHOP_OPTIONS_H
+#define ONEHOP_OPTIONS_H
+
+#include <onehop/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In a field: the caller did not set it. */
+#define ONEHOP_UNSET UINT64_MAX
+/* In a field whose row allows it: chosen from what the machine offers. In text: "auto". */
+#define ONEHOP_AUTO (UINT64_MAX - 1)
+
+/* How a segment travels from storage to its destination. */
+#define ONEHOP_ROUTE_LIST(X)                                                                       \
+	X(BUFFERED, 0, "buffered", "page cache to the destination, by way of a pinned ring for "   \
+				   "a GPU")
+#define ONEHOP_ROUTE_ENUM(name, value, text, doc) ONEHOP_ROUTE_##name = value,
+enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
+#undef ONEHOP_ROUTE_ENUM
+
+/* X(name, kind, default, minimum, maximum, auto allowed, unit, doc)
+ * kind: COUNT, BYTES or ROUTE; a default of ONEHOP_AUTO is decided at run time. */
+#define ONEHOP_RUNTIME_OPTIONS(X)                                                                  \
+	X(threads, COUNT, ONEHOP_AUTO, 1, 1024, 1, "threads",                                      \
+	  "worker threads; auto: the usable cores (affinity and cgroup quota) divided by "         \
+	  "ranks_per_node, less the one that waits, at least 1 and at most 31")                    \
+	X(ranks_per_node, COUNT, 1, 1, 4096, 0, "processes",                                       \
+	  "processes of the same job on this machine, which share cores and cache")                \
+	X(ring_bytes, BYTES, ONEHOP_AUTO, 65536, UINT64_C(1) << 40, 1, "bytes",                    \
+	  "pinned staging memory a device; auto: 64 MiB, but no more than a quarter of the "       \
+	  "last-level cache where that is known, and at least two blocks")                         \
+	X(block_bytes, BYTES, UINT64_C(8) << 20, 4096, UINT64_C(1) << 30, 0, "bytes",              \
+	  "one block of the ring, which is one copy to the device")                                \
+	X(slice_bytes, BYTES, UINT64_C(512) << 10, 4096, UINT64_C(1) << 30, 0, "bytes",            \
+	  "one read; many threads fill the slices of one block")                                   \
+	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \
+	  "most staging memory that the process may have pinned, all devices together")            \
+	X(route, ROUTE, ONEHOP_AUTO, 0, ONEHOP_ROUTE_COUNT - 1, 1, "route",                        \
+	  "force one route; a forced route that cannot work is an error")
+
+/* Fill with onehop_runtime_options_init(), then set fields. */
+struct onehop_runtime_options {
+	uint32_t size; /* sizeof(struct onehop_runtime_options) as the caller knew it */
+	uint32_t reserved;
+#define ONEHOP_OPTION_FIELD(name, kind, def, min, max, autos, unit, doc) uint64_t name;
+	ONEHOP_RUNTIME_OPTIONS(ONEHOP_OPTION_FIELD)
+#undef ONEHOP_OPTION_FIELD
+};
+
+/* Marks every field as unset. Any thread, never fails. */
+ONEHOP_API void onehop_runtime_options_init(struct onehop_runtime_options *options);
+
+/* Sets the field called `name` from text, as the environment would ("64MiB", "auto", "buffered").
+ * UNKNOWN_OPTION names the nearest option; OUT_OF_RANGE gives the range. */
+ONEHOP_API onehop_status onehop_runtime_options_set(struct onehop_runtime_options *options,
+						    const char *name, const char *value,
+						    struct onehop_error *error);
+
+/* One resolved option of a runtime, for people. Strings live as long as the runtime. */
+struct onehop_option_value {
+	uint32_t size;
+	uint32_t reserved;
+	const char *name;
+	const char *value;  /* as text, in the form that the environment takes */
+	const char *origin; /* "caller", "environment", "config file" or "default" */
+	const char *unit;
+	const char *fallback; /* the table's default, as text */
+	const char *range;    /* the values allowed, as text */
+	const char *doc;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

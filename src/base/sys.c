@@ -1,0 +1,71 @@
+/* The table of system calls with the real ones in it, and the two helpers that everything uses. */
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int
+real_open(const char *path, int flags)
+{
+	return open(path, flags);
+}
+
+static int
+real_fstat(int fd, struct stat *st)
+{
+	return fstat(fd, st);
+}
+
+static int
+real_stat(const char *path, struct stat *st)
+{
+	return stat(path, st);
+}
+
+struct oh_sys oh_sys = {
+	.open = real_open,
+	.close = close,
+	.fstat = real_fstat,
+	.stat = real_stat,
+	.pread = pread,
+	.mmap = mmap,
+	.munmap = munmap,
+	.madvise = madvise,
+	.sched_getaffinity = sched_getaffinity,
+	.nanosleep = nanosleep,
+	.getpid = getpid,
+};
+
+/* Linux moves at most this much in one call. */
+#define MOST_IN_ONE_READ 0x7ffff000u
+
+ssize_t
+oh_pread_full(int fd, void *buf, size_t bytes, off_t offset, int *failed)
+{
+	size_t done = 0;
+	*failed = 0;
+	while (done < bytes) {
+		size_t want = bytes - done < MOST_IN_ONE_READ ? bytes - done : MOST_IN_ONE_READ;
+		ssize_t got = oh_sys.pread(fd, (char *)buf + done, want, offset + (off_t)done);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0) {
+			*failed = errno;
+			return done ? (ssize_t)done : -1;
+		}
+		if (got == 0)
+			break;
+		done += (size_t)got;
+	}
+	return (ssize_t)done;
+}
+
+uint64_t
+oh_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
