@@ -27,8 +27,8 @@ struct onehop_selection;
 struct onehop_tensor {
 	uint32_t size;
 	uint32_t rank;
-	const char *name;      /* UTF-8, not ended by NUL if it holds one; lives with the model */
-	uint64_t name_bytes;
+	const char *name;      /* UTF-8, ended by a NUL; lives with the model */
+	uint64_t name_bytes;   /* a name may hold NULs too */
 	const char *dtype;     /* "BF16", "F8_E4M3", "Q4_K", ...: static */
 	uint64_t shape[ONEHOP_SHAPE_INLINE]; /* outermost first, row-major */
 	uint64_t bytes;
@@ -39,9 +39,15 @@ struct onehop_tensor {
 	uint32_t reserved;
 };
 
-/* Opens a model: a .safetensors or .gguf file (another name claims nothing and the bytes decide), a
- * *.safetensors.index.json, a folder, or a part of a split GGUF set. Reads headers only. Fails with
- * NOT_FOUND, ACCESS, IO; MALFORMED or UNSUPPORTED_DATA name file, tensor, offset and rule. */
+/* Opens a model. Reads headers only. path is
+ *   a file    .safetensors or .gguf; a name with another end claims nothing and the bytes decide. Any
+ *             part of a split GGUF set (-00001-of-00003.gguf) stands for the set.
+ *   an index  *.json: each tensor comes from the file that the map names.
+ *   a folder  its model.safetensors.index.json, else its only *.safetensors.index.json, else
+ *             model.safetensors, else all *.safetensors, else its GGUF file or set.
+ * Fails with NOT_FOUND (a shard or part is missing, too), ACCESS, IO, LIMIT (open files), NO_MEMORY,
+ * INVALID_ARGUMENT (a folder that leaves a choice); MALFORMED and UNSUPPORTED_DATA name file, tensor,
+ * offset and rule. Blocks. Any thread. */
 ONEHOP_API onehop_status onehop_model_open(struct onehop_runtime *runtime, const char *path,
 					   struct onehop_model **model, struct onehop_error *error);
 
@@ -81,19 +87,21 @@ ONEHOP_API onehop_status onehop_model_find(const struct onehop_model *model, con
 /* Metadata in the file's order: safetensors' __metadata__ (kind "string"), GGUF's keys. */
 struct onehop_metadata {
 	uint32_t size;
-	uint32_t reserved;
-	const char *key;
+	uint32_t file;         /* that it stands in: each file of a model has its own */
+	const char *key;       /* not ended by a NUL, nor is the text */
 	uint64_t key_bytes;
 	const char *kind;      /* "string", "u32", "f32", "bool", ..., "array" */
 	const char *text;      /* the value as UTF-8 text; arrays are summed up ("[32000 x string]") */
 	uint64_t text_bytes;   /* 0 bytes for an empty string */
 };
-/* The text of a value that is no string is written into scratch (NUL-ended, at most capacity). */
+/* The text of a value that is no string is written into scratch (NUL-ended, at most capacity bytes;
+ * 64 are enough). */
 ONEHOP_API onehop_status onehop_model_metadata_at(const struct onehop_model *model, uint64_t index,
 						  struct onehop_metadata *metadata, char *scratch,
 						  uint64_t capacity);
 
-/* A remark that is no error, one sentence: tensors or files that the index does not name. */
+/* A remark that is no error, one sentence: tensors or files that were left out, and why. NULL past
+ * the end. */
 ONEHOP_API const char *onehop_model_note_at(const struct onehop_model *model, uint64_t index);
 
 /* ------------------------------------------------------------------------------------------- */
@@ -104,16 +112,19 @@ struct onehop_tp_rule {
 	int64_t dim; /* negative: not split, each rank has it whole */
 };
 
+/* What happens to a dimension that the group does not divide. The innermost dimension of a type with
+ * blocks counts in blocks. */
 enum onehop_tp_uneven {
-	ONEHOP_TP_REFUSE = 0, /* a dimension that the group does not divide is an error */
-	ONEHOP_TP_SPLIT = 1,  /* the first (dim modulo size) ranks get one more */
+	ONEHOP_TP_REFUSE = 0, /* it is an error */
+	ONEHOP_TP_SPLIT = 1,  /* the first (dim modulo size) ranks get one more, some perhaps none */
 };
 
 struct onehop_select_options {
 	uint32_t size;
 	uint32_t tp_uneven; /* enum onehop_tp_uneven */
-	/* Names, or patterns with * (any run), ? (one character), [set]; a tensor that any of them
-	 * matches is selected; each must match one at least. count 0: all tensors. */
+	/* Names, or patterns with * (any run), ? (one character), [a-z], [!a-z]; what is a tensor's
+	 * name as it stands is no pattern. A tensor that any of them matches is selected; each must
+	 * match one at least. count 0: all tensors. */
 	const char *const *patterns;
 	uint64_t pattern_count;
 	/* Tensor-parallel part: rank of size (1 for whole tensors). The first rule that matches
@@ -152,7 +163,7 @@ struct onehop_item {
 
 struct onehop_selection_info {
 	uint32_t size;
-	uint32_t arena_alignment; /* that the arena's start needs */
+	uint32_t arena_alignment; /* of the arena's start, for the items to be aligned */
 	uint64_t count;
 	uint64_t bytes;       /* sum of the items' bytes */
 	uint64_t arena_bytes; /* of the arena, padding included */

@@ -50,7 +50,7 @@ enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
 	X(slice_bytes, BYTES, UINT64_C(512) << 10, 4096, UINT64_C(1) << 30, 0, "bytes",            \
 	  "one read; many threads fill the slices of one block")                                   \
 	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \
-	  "most staging memory that the process may have pinned, all devices together")            \
+	  "most staging memory that the runtime may have pinned, all devices together")            \
 	X(route, ROUTE, ONEHOP_AUTO, 0, ONEHOP_ROUTE_COUNT - 1, 1, "route",                        \
 	  "force one route; a forced route that cannot work is an error")
 

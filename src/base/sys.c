@@ -24,6 +24,13 @@ real_stat(const char *path, struct stat *st)
 	return stat(path, st);
 }
 
+/* In glibc the resource is of an enum type. */
+static int
+real_getrlimit(int resource, struct rlimit *limit)
+{
+	return getrlimit(resource, limit);
+}
+
 struct oh_sys oh_sys = {
 	.open = real_open,
 	.close = close,
@@ -36,6 +43,7 @@ struct oh_sys oh_sys = {
 	.sched_getaffinity = sched_getaffinity,
 	.nanosleep = nanosleep,
 	.getpid = getpid,
+	.getrlimit = real_getrlimit,
 };
 
 /* Linux moves at most this much in one call. */

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -22,6 +23,7 @@ struct oh_sys {
 	int (*sched_getaffinity)(pid_t pid, size_t bytes, cpu_set_t *set);
 	int (*nanosleep)(const struct timespec *want, struct timespec *left);
 	pid_t (*getpid)(void);
+	int (*getrlimit)(int resource, struct rlimit *limit);
 };
 
 extern struct oh_sys oh_sys;

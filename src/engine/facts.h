@@ -1,0 +1,36 @@
+/* What the engine is told about the world: plain structs, no calls. */
+#ifndef OH_ENGINE_FACTS_H
+#define OH_ENGINE_FACTS_H
+
+#include "memory/ops.h"
+#include "storage/ops.h"
+
+#include <onehop/plan.h>
+
+struct oh_file_facts {
+	const char *path; /* for messages */
+	struct oh_storage_facts storage;
+};
+
+struct oh_buffer_facts {
+	uint64_t address;
+	uint64_t bytes;
+};
+
+struct oh_plan_facts {
+	const struct oh_file_facts *files;
+	uint32_t file_count;
+	const struct oh_buffer_facts *buffers;
+	uint32_t buffer_count;
+	struct oh_memory_facts memory; /* of the one device that all buffers are on */
+	uint64_t forced_route;         /* enum onehop_route or ONEHOP_AUTO */
+};
+
+/* Gaps between extents that are read over rather than skipped, in a staged segment. */
+#define OH_PLAN_GAP_BYTES UINT64_C(4096)
+
+/* Below this many bytes a destination on average, an addressable device is filled through a staging
+ * block too: a read of its own for each would cost more than the copy. */
+#define OH_PLAN_IN_PLACE_BYTES (UINT64_C(32) << 10)
+
+#endif

@@ -1,0 +1,264 @@
+/* Devices by name, and buffers on them.
+ *
+ * A device is opened when it is first named and kept until the runtime goes. Before each use that
+ * would rely on its context, alive() is asked: a dead one is set aside and another is opened.
+ */
+#include "runtime/internal.h"
+
+#include "base/arith.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The one list of memory back ends. */
+static const struct oh_memory_ops *const back_ends[] = {&oh_memory_host, &oh_memory_cuda};
+
+/* "host", "cuda:3"; "cuda" is cuda:0. */
+static onehop_status
+parse(const char *name, const struct oh_memory_ops **ops, uint32_t *ordinal,
+      struct onehop_error *error)
+{
+	char shown[OH_SHOWN];
+	for (size_t i = 0; i < sizeof back_ends / sizeof back_ends[0]; i++) {
+		size_t length = strlen(back_ends[i]->name);
+		if (strncmp(name, back_ends[i]->name, length) != 0)
+			continue;
+		const char *rest = name + length;
+		*ops = back_ends[i];
+		*ordinal = 0;
+		if (!*rest)
+			return ONEHOP_OK;
+		if (*rest == ':' && isdigit((unsigned char)rest[1]) && strlen(rest) <= 5 &&
+		    !rest[1 + strspn(rest + 1, "0123456789")]) {
+			*ordinal = (uint32_t)strtoul(rest + 1, NULL, 10);
+			return ONEHOP_OK;
+		}
+	}
+	oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%s is no device", oh_show(shown, name, strlen(name)));
+	oh_remedy(error, "give host or cuda:N");
+	return ONEHOP_INVALID_ARGUMENT;
+}
+
+static onehop_status
+open_device(struct onehop_runtime *runtime, const struct oh_memory_ops *ops, uint32_t ordinal,
+	    struct oh_rt_device **out, struct onehop_error *error)
+{
+	struct oh_rt_device *device = calloc(1, sizeof *device);
+	if (!device)
+		return oh_fail_no_memory(error, sizeof *device, "a device");
+	onehop_status status = ops->open(ordinal, &device->handle, error);
+	if (status) {
+		free(device);
+		return status;
+	}
+	device->ops = ops;
+	device->ordinal = ordinal;
+	ops->facts(device->handle, &device->facts);
+	if (ops == &oh_memory_host)
+		snprintf(device->name, sizeof device->name, "%s", ops->name);
+	else
+		snprintf(device->name, sizeof device->name, "%s:%u", ops->name, ordinal);
+	device->next = runtime->devices;
+	runtime->devices = device;
+	*out = device;
+	return ONEHOP_OK;
+}
+
+/* Its context is gone, and with it all that was pinned and allocated. The ring goes now, unless a
+ * transfer is still on its way to find out. */
+static void
+bury(struct onehop_runtime *runtime, struct oh_rt_device *device)
+{
+	pthread_mutex_lock(&runtime->lock);
+	int unused = device->lane.free_count == device->lane.made;
+	pthread_mutex_unlock(&runtime->lock);
+	device->dead = 1;
+	if (unused)
+		oh_lane_close(runtime, device);
+}
+
+onehop_status
+oh_device_get(struct onehop_runtime *runtime, const char *name, struct oh_rt_device **out,
+	      struct onehop_error *error)
+{
+	const struct oh_memory_ops *ops;
+	uint32_t ordinal;
+	onehop_status status = parse(name, &ops, &ordinal, error);
+	if (status)
+		return status;
+	pthread_mutex_lock(&runtime->ring_lock);
+	struct oh_rt_device *device = runtime->devices;
+	for (; device; device = device->next) {
+		if (device->ops != ops || device->ordinal != ordinal || device->dead)
+			continue;
+		if (ops->alive(device->handle))
+			break;
+		bury(runtime, device);
+	}
+	if (!device)
+		status = open_device(runtime, ops, ordinal, &device, error);
+	pthread_mutex_unlock(&runtime->ring_lock);
+	if (!status)
+		*out = device;
+	return status;
+}
+
+void
+oh_devices_close(struct onehop_runtime *runtime)
+{
+	while (runtime->devices) {
+		struct oh_rt_device *device = runtime->devices;
+		runtime->devices = device->next;
+		oh_lane_close(runtime, device);
+		device->ops->close(device->handle);
+		free(device);
+	}
+}
+
+uint32_t
+onehop_cuda_device_count(struct onehop_runtime *runtime)
+{
+	return oh_forked(runtime, NULL) ? 0 : oh_memory_cuda.count();
+}
+
+onehop_status
+onehop_device_query(struct onehop_runtime *runtime, const char *name,
+		    struct onehop_device_info *info, struct onehop_error *error)
+{
+	struct onehop_device_info full = {.size = info->size};
+	struct oh_rt_device *device;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	onehop_status status = oh_device_get(runtime, name, &device, error);
+	if (!status)
+		status = device->ops->describe(device->handle, &full, error);
+	if (status)
+		return status;
+	full.size = info->size;
+	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
+	return ONEHOP_OK;
+}
+
+static onehop_status
+make_buffer(struct onehop_runtime *runtime, const char *name, uint64_t bytes,
+	    struct onehop_buffer **out, struct onehop_error *error)
+{
+	struct oh_rt_device *device;
+	if (!runtime || !name || !out)
+		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "runtime, device or buffer is NULL");
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	onehop_status status = oh_device_get(runtime, name, &device, error);
+	if (status)
+		return status;
+	struct onehop_buffer *buffer = calloc(1, sizeof *buffer);
+	if (!buffer)
+		return oh_fail_no_memory(error, sizeof *buffer, "a buffer");
+	buffer->runtime = runtime;
+	buffer->device = device;
+	buffer->bytes = bytes;
+	*out = buffer;
+	return ONEHOP_OK;
+}
+
+onehop_status
+onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t bytes,
+		    struct onehop_buffer **out, struct onehop_error *error)
+{
+	struct onehop_buffer *buffer;
+	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
+	if (status)
+		return status;
+	status = buffer->device->ops->alloc(buffer->device->handle, bytes, &buffer->address, error);
+	if (status) {
+		free(buffer);
+		return status;
+	}
+	buffer->owned = 1;
+	*out = buffer;
+	return ONEHOP_OK;
+}
+
+onehop_status
+onehop_buffer_wrap(struct onehop_runtime *runtime, const char *device, uint64_t address,
+		   uint64_t bytes, struct onehop_buffer **out, struct onehop_error *error)
+{
+	struct onehop_buffer *buffer;
+	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
+	if (status)
+		return status;
+	if (bytes)
+		status = buffer->device->ops->check(buffer->device->handle, address, bytes, error);
+	if (status) {
+		free(buffer);
+		return status;
+	}
+	buffer->address = address;
+	*out = buffer;
+	return ONEHOP_OK;
+}
+
+void
+onehop_buffer_free(struct onehop_buffer *buffer)
+{
+	if (!buffer || oh_forked(buffer->runtime, NULL))
+		return;
+	if (buffer->owned)
+		buffer->device->ops->free(buffer->device->handle, buffer->address, buffer->bytes);
+	free(buffer);
+}
+
+onehop_status
+onehop_buffer_query(const struct onehop_buffer *buffer, struct onehop_buffer_info *info)
+{
+	struct onehop_buffer_info full = {
+		.size = info->size,
+		.owned = (uint32_t)buffer->owned,
+		.address = buffer->address,
+		.bytes = buffer->bytes,
+		.device = buffer->device->name,
+	};
+	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
+	return ONEHOP_OK;
+}
+
+static onehop_status
+check_range(const struct onehop_buffer *buffer, uint64_t offset, uint64_t bytes,
+	    struct onehop_error *error)
+{
+	uint64_t end;
+	if (oh_forked(buffer->runtime, error))
+		return ONEHOP_FORKED;
+	if (oh_add(offset, bytes, &end) || end > buffer->bytes)
+		return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
+			       "%llu bytes at offset %llu lie outside a buffer of %llu",
+			       (unsigned long long)bytes, (unsigned long long)offset,
+			       (unsigned long long)buffer->bytes);
+	return ONEHOP_OK;
+}
+
+onehop_status
+onehop_buffer_read(struct onehop_buffer *buffer, uint64_t offset, void *destination, uint64_t bytes,
+		   struct onehop_error *error)
+{
+	onehop_status status = check_range(buffer, offset, bytes, error);
+	if (status || bytes == 0)
+		return status;
+	return buffer->device->ops->read(buffer->device->handle, buffer->address + offset, destination,
+					 bytes, error);
+}
+
+onehop_status
+onehop_buffer_fill(struct onehop_buffer *buffer, uint64_t offset, uint64_t bytes, uint32_t value,
+		   struct onehop_error *error)
+{
+	onehop_status status = check_range(buffer, offset, bytes, error);
+	if (status || bytes == 0)
+		return status;
+	if (value > 255)
+		return oh_fail(error, ONEHOP_OUT_OF_RANGE, "a fill value is 0 to 255, not %u", value);
+	return buffer->device->ops->fill(buffer->device->handle, buffer->address + offset, bytes,
+					 (uint8_t)value, error);
+}

@@ -1,0 +1,12 @@
+/* Exact reads of a file's bytes, for headers. */
+#ifndef OH_RUNTIME_FILE_H
+#define OH_RUNTIME_FILE_H
+
+#include <onehop/file.h>
+
+/* Reads bytes [offset, offset + bytes) into memory: all of them or an error that names file and
+ * offset. Blocks. Any thread. */
+onehop_status oh_file_pread(struct onehop_file *file, void *memory, uint64_t bytes, uint64_t offset,
+			    struct onehop_error *error);
+
+#endif

@@ -1,0 +1,189 @@
+/* What the runtime's files share. Nothing outside src/runtime includes it.
+ *
+ * One lock, runtime->lock, guards the schedule: active transfers, their flows, free blocks. It is
+ * held for short, never across a system call or driver call. ring_lock serialises the making of
+ * devices and blocks, and is taken before lock.
+ */
+#ifndef OH_RUNTIME_INTERNAL_H
+#define OH_RUNTIME_INTERNAL_H
+
+#include "base/error.h"
+#include "base/option.h"
+#include "engine/flow.h"
+#include "engine/plan.h"
+#include "machine/machine.h"
+#include "memory/ops.h"
+#include "storage/ops.h"
+
+#include <onehop/onehop.h>
+
+#include <pthread.h>
+
+/* Options that the table has; a test compares it with oh_option_count. */
+#define OH_OPTIONS_MOST 32
+
+struct oh_block {
+	uint8_t *memory;
+	struct oh_mark *mark;
+};
+
+/* Staging memory made in one go. */
+struct oh_region {
+	struct oh_region *next;
+	void *memory;
+	uint64_t bytes;
+	uint64_t pinned_bytes; /* 0 where nothing is pinned */
+};
+
+/* One way into a device: its ring of blocks. */
+struct oh_lane {
+	struct oh_region *regions;
+	struct oh_block *blocks; /* most of them, made as needed */
+	uint32_t *free; /* a stack of block indices */
+	uint32_t most;
+	uint32_t made;
+	uint32_t free_count;
+};
+
+/* A device that the runtime has opened. One whose context has died stays on the list, dead, for
+ * those who still point at it, and another is opened in its place. */
+struct oh_rt_device {
+	struct oh_rt_device *next;
+	const struct oh_memory_ops *ops;
+	struct oh_device *handle;
+	struct oh_memory_facts facts;
+	struct oh_lane lane;
+	uint32_t ordinal;
+	int dead;
+	char name[16];
+};
+
+struct onehop_file {
+	struct onehop_runtime *runtime;
+	const struct oh_storage_ops *ops;
+	struct oh_storage_file *handle;
+	struct oh_storage_facts facts;
+	char path[];
+};
+
+struct onehop_buffer {
+	struct onehop_runtime *runtime;
+	struct oh_rt_device *device;
+	uint64_t address;
+	uint64_t bytes;
+	int owned;
+};
+
+struct onehop_plan {
+	struct onehop_runtime *runtime;
+	struct oh_rt_device *device;
+	struct oh_plan plan;
+	struct onehop_file **files;
+	struct onehop_buffer **buffers;
+	const char **names; /* by extent; NULL if none has one */
+	uint32_t file_count;
+	uint32_t buffer_count;
+	uint64_t extent_count;
+};
+
+/* A copy that was given to the device. */
+struct oh_in_flight {
+	uint32_t window;
+	uint32_t block;
+};
+
+enum oh_transfer_state { OH_TRANSFER_IDLE, OH_TRANSFER_RUNNING, OH_TRANSFER_ENDING, OH_TRANSFER_ENDED };
+
+struct onehop_transfer {
+	struct onehop_transfer *next; /* in the ring of active transfers */
+	struct onehop_transfer *prev;
+	struct onehop_runtime *runtime;
+	struct onehop_plan *plan;
+	struct oh_rt_device *device;
+	struct oh_queue *queue;
+	struct oh_flow flow;
+	struct oh_in_flight *in_flight; /* a ring of as many as the lane has blocks */
+	uint32_t in_flight_first;
+	uint32_t in_flight_count;
+	uint32_t blocks_held;
+	uint32_t issuing; /* threads that give copies to the device now */
+	uint32_t reading; /* threads with a slice of it */
+	uint32_t waiters;
+	enum oh_transfer_state state;
+	pthread_cond_t cond; /* an arrival, work for a waiter, or the end */
+	uint64_t started_ns;
+	uint64_t starved_since_ns; /* 0 while it is not */
+	struct onehop_completion completion;
+	struct onehop_error error; /* its first failure */
+};
+
+/* Memory that many threads touch at once, to have it made quickly. */
+struct oh_touch {
+	uint8_t *memory;
+	uint64_t bytes;
+	uint64_t next;
+	uint64_t done;
+};
+
+struct onehop_runtime {
+	pthread_mutex_t lock;
+	pthread_mutex_t ring_lock;
+	pthread_cond_t work;
+	pthread_cond_t touched;
+	struct onehop_runtime_options options;
+	enum oh_option_origin origins[OH_OPTIONS_MOST];
+	char (*texts)[3][OH_OPTION_TEXT]; /* value, default, range of each option */
+	struct oh_machine machine;
+	pid_t pid;
+	uint64_t threads_most;
+	uint64_t ring_bytes;
+	pthread_t *threads;
+	uint32_t thread_count;
+	uint32_t idle; /* workers that wait for work */
+	int polling;   /* a thread looks after copies in flight */
+	int stop;
+	struct oh_rt_device *devices;
+	struct onehop_transfer *active; /* any of the ring: the next one to be served */
+	struct oh_touch *touch;
+	uint64_t pinned_bytes;
+	uint64_t pinned_peak_bytes;
+};
+
+/* 1 in a forked child; then *error says so. */
+int oh_forked(const struct onehop_runtime *runtime, struct onehop_error *error);
+
+/* runtime.c: starts workers until there are want, or as many as the options allow. */
+onehop_status oh_workers_start(struct onehop_runtime *runtime, uint64_t want,
+			       struct onehop_error *error);
+
+/* device.c */
+onehop_status oh_device_get(struct onehop_runtime *runtime, const char *name,
+			    struct oh_rt_device **device, struct onehop_error *error);
+void oh_devices_close(struct onehop_runtime *runtime);
+
+/* lane.c: makes blocks until the lane has want or all that the options allow, one at least. */
+onehop_status oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device,
+			      uint64_t want, struct onehop_error *error);
+void oh_lane_close(struct onehop_runtime *runtime, struct oh_rt_device *device);
+/* Host memory fit for copies, huge pages advised, touched by all workers. */
+onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device *device,
+			     uint64_t bytes, struct oh_region **region,
+			     struct onehop_error *error);
+void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
+		    struct oh_region *region);
+
+/* work.c */
+void *oh_worker_main(void *runtime);
+/* Works for the transfer until done(transfer) or the deadline (monotonic ns). Called and returns
+ * with the lock held; 1 if done. */
+int oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
+	    int (*done)(const struct onehop_transfer *));
+/* With the lock held: the transfer is to run, or to end early. */
+void oh_transfer_admit(struct onehop_transfer *transfer);
+void oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *why);
+/* With the lock held: touches the chunks that are left, and waits for those that others have. */
+void oh_touch_help(struct onehop_runtime *runtime, struct oh_touch *touch);
+/* With the lock held: ends the transfer if nothing of it is left; may release the lock meanwhile. */
+void oh_transfer_check_end(struct onehop_transfer *transfer);
+
+#endif

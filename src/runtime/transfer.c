@@ -1,0 +1,303 @@
+/* Transfers: the public face of the schedule.
+ *
+ * prepare allocates all that a run needs; start only resets it. A transfer that was started must end
+ * before it is started or destroyed again. Its first failure is kept until the next start.
+ */
+#include "runtime/internal.h"
+
+#include "base/arith.h"
+#include "base/sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static onehop_status
+init_cond(pthread_cond_t *cond, struct onehop_error *error)
+{
+	pthread_condattr_t attributes;
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	int failed = pthread_cond_init(cond, &attributes);
+	pthread_condattr_destroy(&attributes);
+	return failed ? oh_fail_errno(error, failed, "cannot make a condition variable") : ONEHOP_OK;
+}
+
+/* Blocks and workers that the plan can use. */
+static onehop_status
+reserve(struct onehop_plan *plan, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = plan->runtime;
+	uint64_t block = runtime->options.block_bytes;
+	uint64_t slices = plan->plan.read_bytes / runtime->options.slice_bytes;
+	onehop_status status = oh_workers_start(runtime, oh_max(slices, 1), error);
+	if (!status && plan->plan.staged_span)
+		status = oh_lane_reserve(runtime, plan->device,
+					 plan->plan.staged_span / block + 1, error);
+	return status;
+}
+
+onehop_status
+onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
+			struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = plan->runtime;
+	const struct oh_memory_ops *ops = plan->device->ops;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	onehop_status status = reserve(plan, error);
+	if (status)
+		return status;
+	uint32_t most = (uint32_t)oh_max(plan->device->lane.most, 1);
+	struct onehop_transfer *transfer = calloc(1, sizeof *transfer);
+	if (!transfer)
+		return oh_fail_no_memory(error, sizeof *transfer, "a transfer");
+	transfer->runtime = runtime;
+	transfer->plan = plan;
+	transfer->device = plan->device;
+	transfer->in_flight = calloc(most, sizeof *transfer->in_flight);
+	if (!transfer->in_flight) {
+		status = oh_fail_no_memory(error, most * sizeof *transfer->in_flight, "a transfer");
+		goto free_transfer;
+	}
+	status = oh_flow_init(&transfer->flow, &plan->plan, runtime->options.block_bytes,
+			      runtime->options.slice_bytes, most, error);
+	if (status)
+		goto free_in_flight;
+	status = ops->queue_create(plan->device->handle, &transfer->queue, error);
+	if (status)
+		goto free_flow;
+	status = init_cond(&transfer->cond, error);
+	if (status)
+		goto destroy_queue;
+	*out = transfer;
+	return ONEHOP_OK;
+destroy_queue:
+	ops->queue_destroy(plan->device->handle, transfer->queue);
+free_flow:
+	oh_flow_free(&transfer->flow);
+free_in_flight:
+	free(transfer->in_flight);
+free_transfer:
+	free(transfer);
+	return status;
+}
+
+void
+onehop_start_options_init(struct onehop_start_options *options)
+{
+	*options = (struct onehop_start_options){.size = sizeof *options};
+}
+
+static onehop_status
+before_start(struct onehop_transfer *transfer, const struct onehop_start_options *options,
+	     struct onehop_error *error)
+{
+	struct oh_rt_device *device = transfer->device;
+	if (device->dead || !device->ops->alive(device->handle)) {
+		oh_fail(error, ONEHOP_DEVICE_LOST,
+			"the context of %s that this transfer was prepared in is gone", device->name);
+		oh_remedy(error, "allocate and prepare it again");
+		return ONEHOP_DEVICE_LOST;
+	}
+	if (options && options->flags & ~(uint32_t)ONEHOP_START_AFTER_STREAM)
+		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "unknown start flags 0x%x",
+			       options->flags);
+	if (options && options->flags & ONEHOP_START_AFTER_STREAM)
+		return device->ops->queue_after(device->handle, transfer->queue,
+						options->after_stream, error);
+	return ONEHOP_OK;
+}
+
+static int
+has_ended(const struct onehop_transfer *transfer)
+{
+	return transfer->state == OH_TRANSFER_ENDED || transfer->state == OH_TRANSFER_IDLE;
+}
+
+onehop_status
+onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_start_options *options,
+		      struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	pthread_mutex_lock(&runtime->lock);
+	int idle = has_ended(transfer);
+	pthread_mutex_unlock(&runtime->lock);
+	if (!idle)
+		return oh_fail(error, ONEHOP_BUSY, "the transfer runs already");
+	onehop_status status = before_start(transfer, options, error);
+	if (status)
+		return status;
+	pthread_mutex_lock(&runtime->lock);
+	memset(&transfer->completion, 0, sizeof transfer->completion);
+	transfer->error.status = ONEHOP_OK;
+	transfer->started_ns = oh_now_ns();
+	transfer->starved_since_ns = 0;
+	oh_flow_reset(&transfer->flow);
+	oh_transfer_admit(transfer);
+	pthread_mutex_unlock(&runtime->lock);
+	return ONEHOP_OK;
+}
+
+static uint64_t
+deadline(uint64_t timeout_ns)
+{
+	uint64_t at;
+	return oh_add(oh_now_ns(), timeout_ns, &at) ? UINT64_MAX : at;
+}
+
+/* The transfer's own failure, handed on. */
+static onehop_status
+outcome(const struct onehop_transfer *transfer, struct onehop_error *error)
+{
+	if (transfer->error.status && error)
+		*error = transfer->error;
+	return transfer->error.status;
+}
+
+static int
+has_arrival(const struct onehop_transfer *transfer)
+{
+	return has_ended(transfer) || transfer->flow.arrived_given < transfer->flow.arrived_count;
+}
+
+static onehop_status
+never_started(struct onehop_error *error)
+{
+	return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "the transfer was never started");
+}
+
+onehop_status
+onehop_transfer_next(struct onehop_transfer *transfer, uint64_t timeout_ns, uint64_t *extent,
+		     struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	onehop_status status = ONEHOP_OK;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	uint64_t until = deadline(timeout_ns);
+	pthread_mutex_lock(&runtime->lock);
+	if (transfer->state == OH_TRANSFER_IDLE)
+		status = never_started(error);
+	else if (!oh_help(transfer, until, has_arrival))
+		status = oh_fail(error, ONEHOP_TIMED_OUT, "no extent arrived in time");
+	else if (!oh_flow_next_arrival(&transfer->flow, extent)) {
+		status = outcome(transfer, error);
+		if (!status)
+			status = oh_fail(error, ONEHOP_END, "all extents have arrived");
+	}
+	pthread_mutex_unlock(&runtime->lock);
+	return status;
+}
+
+static void
+complete(const struct onehop_transfer *transfer, struct onehop_completion *completion)
+{
+	struct onehop_completion full = transfer->completion;
+	full.size = completion->size;
+	full.reasons = transfer->plan->plan.reasons;
+	full.bytes = transfer->flow.landed;
+	full.route_bytes[ONEHOP_ROUTE_BUFFERED] = full.bytes;
+	full.ring_bytes = (uint64_t)transfer->device->lane.made *
+			  transfer->runtime->options.block_bytes;
+	memcpy(completion, &full, completion->size < sizeof full ? completion->size : sizeof full);
+}
+
+onehop_status
+onehop_transfer_wait(struct onehop_transfer *transfer, uint64_t timeout_ns,
+		     struct onehop_completion *completion, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	onehop_status status;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	uint64_t until = deadline(timeout_ns);
+	pthread_mutex_lock(&runtime->lock);
+	if (transfer->state == OH_TRANSFER_IDLE) {
+		status = never_started(error);
+	} else if (!oh_help(transfer, until, has_ended)) {
+		status = oh_fail(error, ONEHOP_TIMED_OUT, "the transfer has not ended in time");
+	} else {
+		status = outcome(transfer, error);
+		if (completion)
+			complete(transfer, completion);
+	}
+	pthread_mutex_unlock(&runtime->lock);
+	return status;
+}
+
+void
+onehop_transfer_cancel(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	struct onehop_error why;
+	if (oh_forked(runtime, NULL))
+		return;
+	oh_fail(&why, ONEHOP_CANCELLED, "cancelled");
+	pthread_mutex_lock(&runtime->lock);
+	if (transfer->state == OH_TRANSFER_RUNNING) {
+		oh_transfer_stop(transfer, &why);
+		pthread_cond_broadcast(&transfer->cond);
+		oh_transfer_check_end(transfer);
+	}
+	pthread_mutex_unlock(&runtime->lock);
+}
+
+onehop_status
+onehop_transfer_progress(struct onehop_transfer *transfer, struct onehop_progress *progress)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (oh_forked(runtime, NULL))
+		return ONEHOP_FORKED;
+	struct onehop_progress full = {.size = progress->size,
+				       .bytes_total = transfer->plan->plan.bytes};
+	pthread_mutex_lock(&runtime->lock);
+	full.running = !has_ended(transfer);
+	full.bytes_landed = transfer->flow.landed;
+	pthread_mutex_unlock(&runtime->lock);
+	memcpy(progress, &full, progress->size < sizeof full ? progress->size : sizeof full);
+	return ONEHOP_OK;
+}
+
+static int
+all_given(const struct onehop_transfer *transfer)
+{
+	return has_ended(transfer) ||
+	       (oh_flow_all_read(&transfer->flow) && transfer->issuing == 0);
+}
+
+onehop_status
+onehop_transfer_join(struct onehop_transfer *transfer, uint64_t stream, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	struct oh_rt_device *device = transfer->device;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	pthread_mutex_lock(&runtime->lock);
+	onehop_status status = transfer->state == OH_TRANSFER_IDLE ? never_started(error) : ONEHOP_OK;
+	if (!status) {
+		oh_help(transfer, UINT64_MAX, all_given);
+		status = outcome(transfer, error);
+	}
+	pthread_mutex_unlock(&runtime->lock);
+	return status ? status
+		      : device->ops->queue_join(device->handle, transfer->queue, stream, error);
+}
+
+void
+onehop_transfer_destroy(struct onehop_transfer *transfer)
+{
+	if (!transfer || oh_forked(transfer->runtime, NULL))
+		return;
+	struct onehop_runtime *runtime = transfer->runtime;
+	onehop_transfer_cancel(transfer);
+	pthread_mutex_lock(&runtime->lock);
+	oh_help(transfer, UINT64_MAX, has_ended);
+	pthread_mutex_unlock(&runtime->lock);
+	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->queue);
+	pthread_cond_destroy(&transfer->cond);
+	oh_flow_free(&transfer->flow);
+	free(transfer->in_flight);
+	free(transfer);
+}

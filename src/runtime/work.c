@@ -1,0 +1,691 @@
+/* The schedule: who does what next.
+ *
+ * Each worker, and each thread that waits for a transfer, goes round: read slices while there are
+ * any, help to touch new memory, look after copies in flight (one thread at a time), else sleep.
+ * Free blocks go to the transfer that holds the fewest; slices are taken from the active transfers
+ * in turn. A worker that finds a slice wakes one more as long as there are others to take, so that
+ * no more threads run than the work needs.
+ *
+ * Copies are given to the device by whoever read the last slice of a block, outside the lock. The
+ * end of a transfer is found by whoever handles its last event.
+ */
+#include "runtime/internal.h"
+
+#include "base/arith.h"
+#include "base/sys.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TOUCH_BYTES (UINT64_C(2) << 20)
+/* Copies given to the device in one call. */
+#define COPY_BATCH 256
+/* Transfers whose oldest copy is polled in one round. */
+#define POLL_BATCH 16
+/* Rounds without success before the poller sleeps between rounds. */
+#define POLL_SPINS 8
+#define POLL_SLEEP_NS 20000
+/* Slices that one reader may hold. */
+#define SOURCE_DEPTH 8
+
+/* ------------------------------------------------------------------ what there is to do */
+
+static void
+wake_one(struct onehop_runtime *runtime)
+{
+	if (runtime->idle) {
+		pthread_cond_signal(&runtime->work);
+		return;
+	}
+	struct onehop_transfer *first = runtime->active, *t = first;
+	do {
+		if (t && t->waiters) {
+			pthread_cond_broadcast(&t->cond);
+			return;
+		}
+		t = t ? t->next : NULL;
+	} while (t != first);
+}
+
+static void
+note_starving(struct onehop_transfer *transfer)
+{
+	if (transfer->flow.takeable == 0 && !transfer->starved_since_ns)
+		transfer->starved_since_ns = oh_now_ns();
+}
+
+static void
+note_served(struct onehop_transfer *transfer)
+{
+	if (!transfer->starved_since_ns)
+		return;
+	transfer->completion.starved_ns += oh_now_ns() - transfer->starved_since_ns;
+	transfer->starved_since_ns = 0;
+}
+
+/* The transfer that should get the next free block of its lane. */
+static struct onehop_transfer *
+most_in_need(struct onehop_runtime *runtime)
+{
+	struct onehop_transfer *best = NULL, *t = runtime->active;
+	if (!t)
+		return NULL;
+	do {
+		if (oh_flow_wants(&t->flow) == OH_FLOW_WANTS_BLOCK) {
+			if (t->device->lane.free_count == 0)
+				note_starving(t);
+			else if (!best || t->blocks_held < best->blocks_held)
+				best = t;
+		}
+		t = t->next;
+	} while (t != runtime->active);
+	return best;
+}
+
+/* Opens windows: all that need no block, and as many others as there are free blocks. */
+static void
+grant(struct onehop_runtime *runtime)
+{
+	struct onehop_transfer *t = runtime->active;
+	if (!t)
+		return;
+	do {
+		while (oh_flow_wants(&t->flow) == OH_FLOW_WANTS_PLACE)
+			oh_flow_open(&t->flow, 0, 0);
+		t = t->next;
+	} while (t != runtime->active);
+	while ((t = most_in_need(runtime))) {
+		struct oh_lane *lane = &t->device->lane;
+		note_served(t);
+		oh_flow_open(&t->flow, 0, lane->free[--lane->free_count]);
+		t->blocks_held++;
+	}
+}
+
+/* Takes a slice of the transfer, or of any in turn if it is NULL. Returns whose it is, or NULL. */
+static struct onehop_transfer *
+take_slice(struct onehop_runtime *runtime, struct onehop_transfer *only,
+	   struct oh_flow_slice *slice)
+{
+	struct onehop_transfer *t = only ? only : runtime->active;
+	if (!t || !runtime->active)
+		return NULL;
+	grant(runtime);
+	do {
+		if (t->state == OH_TRANSFER_RUNNING && oh_flow_take(&t->flow, slice)) {
+			t->reading++;
+			runtime->active = t->next;
+			return t;
+		}
+		t = t->next;
+	} while (!only && t != runtime->active);
+	return NULL;
+}
+
+static int
+more_slices(struct onehop_runtime *runtime)
+{
+	struct onehop_transfer *t = runtime->active;
+	if (!t)
+		return 0;
+	do {
+		if (t->flow.takeable)
+			return 1;
+		t = t->next;
+	} while (t != runtime->active);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ how things end */
+
+static void
+release_block(struct onehop_transfer *transfer, uint32_t block)
+{
+	struct oh_lane *lane = &transfer->device->lane;
+	lane->free[lane->free_count++] = block;
+	transfer->blocks_held--;
+	wake_one(transfer->runtime);
+}
+
+void
+oh_transfer_admit(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (runtime->active) {
+		transfer->next = runtime->active;
+		transfer->prev = runtime->active->prev;
+		transfer->prev->next = transfer;
+		transfer->next->prev = transfer;
+	} else {
+		transfer->next = transfer->prev = transfer;
+		runtime->active = transfer;
+	}
+	transfer->state = OH_TRANSFER_RUNNING;
+	grant(runtime);
+	wake_one(runtime);
+	oh_transfer_check_end(transfer);
+}
+
+static void
+dismiss(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (transfer->next == transfer) {
+		runtime->active = NULL;
+		return;
+	}
+	transfer->prev->next = transfer->next;
+	transfer->next->prev = transfer->prev;
+	if (runtime->active == transfer)
+		runtime->active = transfer->next;
+}
+
+void
+oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *why)
+{
+	uint32_t window;
+	if (!transfer->error.status)
+		transfer->error = *why;
+	oh_flow_stop(&transfer->flow);
+	while (oh_flow_reap(&transfer->flow, &window))
+		if (transfer->flow.windows[window].staged)
+			release_block(transfer, transfer->flow.windows[window].block);
+}
+
+static onehop_status
+check_files(const struct onehop_transfer *transfer, struct onehop_error *error)
+{
+	for (uint32_t i = 0; i < transfer->plan->file_count; i++) {
+		struct onehop_file *file = transfer->plan->files[i];
+		onehop_status status = file->ops->unchanged(file->handle, error);
+		if (status)
+			return status;
+	}
+	return ONEHOP_OK;
+}
+
+void
+oh_transfer_check_end(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	struct onehop_error error;
+	if (transfer->state != OH_TRANSFER_RUNNING || !oh_flow_ended(&transfer->flow) ||
+	    transfer->reading || transfer->issuing)
+		return;
+	transfer->state = OH_TRANSFER_ENDING;
+	dismiss(transfer);
+	if (!transfer->error.status) {
+		pthread_mutex_unlock(&runtime->lock);
+		onehop_status status = check_files(transfer, &error);
+		pthread_mutex_lock(&runtime->lock);
+		if (status)
+			transfer->error = error;
+	}
+	transfer->completion.total_ns = oh_now_ns() - transfer->started_ns;
+	transfer->state = OH_TRANSFER_ENDED;
+	pthread_cond_broadcast(&transfer->cond);
+	wake_one(runtime);
+}
+
+/* ------------------------------------------------------------------ copies */
+
+static uint64_t
+since_start(const struct onehop_transfer *transfer)
+{
+	return oh_max(oh_now_ns() - transfer->started_ns, 1);
+}
+
+/* Gives the window's copies to the device. Outside the lock: the window is this thread's own until
+ * its copies are in flight. */
+static onehop_status
+issue(struct onehop_transfer *transfer, uint32_t window, uint64_t *count,
+      struct onehop_error *error)
+{
+	struct oh_rt_device *device = transfer->device;
+	struct oh_block *block = &device->lane.blocks[transfer->flow.windows[window].block];
+	struct oh_flow_copy from[COPY_BATCH];
+	struct oh_copy copies[COPY_BATCH];
+	uint64_t piece = UINT64_MAX;
+	uint32_t batch;
+	*count = 0;
+	while ((batch = oh_flow_copies(&transfer->flow, window, &piece, from, COPY_BATCH))) {
+		for (uint32_t i = 0; i < batch; i++) {
+			const struct onehop_buffer *buffer = transfer->plan->buffers[from[i].buffer];
+			copies[i].destination = buffer->address + from[i].buffer_offset;
+			copies[i].source = block->memory + from[i].block_offset;
+			copies[i].bytes = from[i].bytes;
+		}
+		onehop_status status = device->ops->copy(device->handle, transfer->queue, block->mark,
+							 copies, batch, error);
+		if (status)
+			return status;
+		*count += batch;
+	}
+	return ONEHOP_OK;
+}
+
+/* With the lock held: a window's copies have ended, well or not. */
+static void
+copy_ended(struct onehop_transfer *transfer, uint32_t window, const struct onehop_error *failure)
+{
+	uint32_t block = transfer->flow.windows[window].block;
+	oh_flow_copy_ended(&transfer->flow, window, !failure);
+	release_block(transfer, block);
+	if (failure)
+		oh_transfer_stop(transfer, failure);
+	if (transfer->waiters)
+		pthread_cond_broadcast(&transfer->cond);
+	oh_transfer_check_end(transfer);
+}
+
+/* With the lock held; released while the driver is called. */
+static void
+start_copies(struct onehop_transfer *transfer, uint32_t window)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	struct onehop_error error;
+	uint64_t count;
+	int at_once = (transfer->device->facts.caps & OH_MEMORY_ADDRESSABLE) != 0;
+	transfer->issuing++;
+	if (!transfer->completion.first_copy_ns)
+		transfer->completion.first_copy_ns = since_start(transfer);
+	pthread_mutex_unlock(&runtime->lock);
+	onehop_status status = issue(transfer, window, &count, &error);
+	pthread_mutex_lock(&runtime->lock);
+	transfer->issuing--;
+	transfer->completion.copies += count;
+	if (status || at_once) {
+		copy_ended(transfer, window, status ? &error : NULL);
+		return;
+	}
+	uint32_t slot = (transfer->in_flight_first + transfer->in_flight_count++) %
+			transfer->device->lane.most;
+	transfer->in_flight[slot].window = window;
+	transfer->in_flight[slot].block = transfer->flow.windows[window].block;
+	if (oh_flow_all_read(&transfer->flow) && !transfer->issuing && transfer->waiters)
+		pthread_cond_broadcast(&transfer->cond);
+	if (!runtime->polling)
+		wake_one(runtime);
+}
+
+/* The oldest copy of a transfer, to be asked about outside the lock. It stays while polling is set:
+ * only the poller takes copies off, and a transfer with one does not end. */
+struct probe {
+	struct onehop_transfer *transfer;
+	struct oh_mark *mark;
+	struct onehop_error error;
+	onehop_status status;
+	int done;
+};
+
+static uint32_t
+collect(struct onehop_runtime *runtime, struct probe probes[POLL_BATCH])
+{
+	uint32_t count = 0;
+	struct onehop_transfer *t = runtime->active;
+	if (!t)
+		return 0;
+	do {
+		if (t->in_flight_count && count < POLL_BATCH) {
+			uint32_t block = t->in_flight[t->in_flight_first].block;
+			probes[count].transfer = t;
+			probes[count++].mark = t->device->lane.blocks[block].mark;
+		}
+		t = t->next;
+	} while (t != runtime->active);
+	return count;
+}
+
+/* One round over the copies in flight, the lock held but for the driver's calls. 1 if any ended. */
+static int
+poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
+{
+	int any = 0;
+	pthread_mutex_unlock(&runtime->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		struct oh_rt_device *device = probes[i].transfer->device;
+		probes[i].done = 0;
+		probes[i].status = device->ops->poll(device->handle, probes[i].mark,
+						     &probes[i].done, &probes[i].error);
+	}
+	pthread_mutex_lock(&runtime->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		struct onehop_transfer *t = probes[i].transfer;
+		if (!probes[i].done && !probes[i].status)
+			continue;
+		uint32_t window = t->in_flight[t->in_flight_first].window;
+		t->in_flight_first = (t->in_flight_first + 1) % t->device->lane.most;
+		t->in_flight_count--;
+		copy_ended(t, window, probes[i].status ? &probes[i].error : NULL);
+		any = 1;
+	}
+	return any;
+}
+
+/* Looks after copies in flight until one ends, the deadline passes, or there is something better to
+ * do: slices to read (of one transfer, if only is not NULL). Returns 0 if there are none, or another
+ * thread does it. With the lock held. */
+static int
+poll_copies(struct onehop_runtime *runtime, const struct onehop_transfer *only,
+	    uint64_t deadline_ns)
+{
+	struct probe probes[POLL_BATCH];
+	static const struct timespec nap = {0, POLL_SLEEP_NS};
+	uint32_t count;
+	if (runtime->polling || !(count = collect(runtime, probes)))
+		return 0;
+	runtime->polling = 1;
+	for (uint32_t round = 0; count && !poll_round(runtime, probes, count); round++) {
+		if (round >= POLL_SPINS) {
+			pthread_mutex_unlock(&runtime->lock);
+			oh_sys.nanosleep(&nap, NULL);
+			pthread_mutex_lock(&runtime->lock);
+		}
+		if (only ? only->flow.takeable : more_slices(runtime) || runtime->touch)
+			break;
+		if (deadline_ns != UINT64_MAX && oh_now_ns() >= deadline_ns)
+			break;
+		count = collect(runtime, probes);
+	}
+	runtime->polling = 0;
+	return 1;
+}
+
+/* ------------------------------------------------------------------ slices */
+
+/* A slice that was handed to a reader. */
+struct pending {
+	struct onehop_transfer *transfer;
+	struct oh_flow_slice slice;
+	int used;
+	int again; /* it waits to be handed out once more */
+};
+
+struct source {
+	struct oh_slice_source base;
+	struct onehop_runtime *runtime;
+	struct onehop_transfer *only; /* NULL for all */
+	uint64_t deadline_ns;
+	int (*done)(const struct onehop_transfer *);
+	struct pending pending[SOURCE_DEPTH];
+	uint32_t agains;
+};
+
+static void *
+memory_of(const struct onehop_transfer *transfer, const struct oh_flow_slice *slice)
+{
+	const struct oh_window *window = &transfer->flow.windows[slice->window];
+	if (window->staged)
+		return transfer->device->lane.blocks[window->block].memory +
+		       (slice->at - window->base);
+	const struct oh_plan *plan = &transfer->plan->plan;
+	const struct oh_piece *piece = &plan->pieces[oh_plan_piece_from(plan, slice->at)];
+	uint64_t address = transfer->plan->buffers[piece->buffer]->address + piece->buffer_offset +
+			   (slice->at - piece->position);
+	return (void *)(uintptr_t)address;
+}
+
+static void
+fill_slice(struct pending *pending, struct oh_slice *slice)
+{
+	const struct oh_flow_slice *from = &pending->slice;
+	slice->file = pending->transfer->plan->files[from->file]->handle;
+	slice->offset = from->offset;
+	slice->row_bytes = from->row_bytes;
+	slice->rows = from->rows;
+	slice->row_stride = from->row_stride;
+	slice->memory = memory_of(pending->transfer, from);
+	slice->token = pending;
+}
+
+static struct pending *
+find_pending(struct source *source, int again)
+{
+	for (uint32_t i = 0; i < SOURCE_DEPTH; i++)
+		if (source->pending[i].used == again && source->pending[i].again == again)
+			return &source->pending[i];
+	return NULL;
+}
+
+/* Has the thread that waits something better to do than to read on? With the lock held. */
+static int
+is_over(const struct source *source)
+{
+	if (!source->only)
+		return source->runtime->stop || source->runtime->touch != NULL;
+	return source->done(source->only) ||
+	       (source->deadline_ns != UINT64_MAX && oh_now_ns() >= source->deadline_ns);
+}
+
+static int
+source_take(struct oh_slice_source *base, struct oh_slice *slice)
+{
+	struct source *source = (struct source *)base;
+	struct onehop_runtime *runtime = source->runtime;
+	struct pending *pending;
+	if (source->agains) {
+		pending = find_pending(source, 1);
+		pending->again = 0;
+		source->agains--;
+		fill_slice(pending, slice);
+		return 1;
+	}
+	pending = find_pending(source, 0);
+	if (!pending)
+		return 0;
+	pthread_mutex_lock(&runtime->lock);
+	pending->transfer = is_over(source) ? NULL
+					    : take_slice(runtime, source->only, &pending->slice);
+	if (pending->transfer && more_slices(runtime))
+		wake_one(runtime);
+	pthread_mutex_unlock(&runtime->lock);
+	if (!pending->transfer)
+		return 0;
+	pending->used = 1;
+	fill_slice(pending, slice);
+	return 1;
+}
+
+/* The name of what lies at a position, for an error. */
+static const char *
+name_at(const struct onehop_transfer *transfer, uint64_t position, char text[OH_SHOWN + 16])
+{
+	const struct oh_plan *plan = &transfer->plan->plan;
+	uint64_t part = oh_plan_part_from(plan, position);
+	text[0] = '\0';
+	if (transfer->plan->names && part < plan->part_count) {
+		const char *name = transfer->plan->names[plan->parts[part].extent];
+		char shown[OH_SHOWN];
+		if (name)
+			snprintf(text, OH_SHOWN + 16, "tensor %s: ",
+				 oh_show(shown, name, strlen(name)));
+	}
+	return text;
+}
+
+static void
+read_error(const struct onehop_transfer *transfer, const struct oh_flow_slice *slice,
+	   const struct oh_slice_result *result, struct onehop_error *error)
+{
+	const struct onehop_file *file = transfer->plan->files[slice->file];
+	char name[OH_SHOWN + 16];
+	name_at(transfer, slice->at + result->bytes, name);
+	if (result->status) {
+		oh_fail_errno(error, result->os_errno, "%s: %sreading %llu bytes at offset %llu failed",
+			      file->path, name, (unsigned long long)slice->bytes,
+			      (unsigned long long)slice->offset);
+		error->status = result->status;
+		return;
+	}
+	oh_fail(error, ONEHOP_FILE_CHANGED,
+		"%s: %struncated while it was read: it ends at or before offset %llu, and had %llu "
+		"bytes when it was opened",
+		file->path, name, (unsigned long long)slice->offset,
+		(unsigned long long)file->facts.bytes);
+	oh_remedy(error, "load it again when nothing writes to it");
+}
+
+/* With the lock held: the counters of a read that ended. */
+static void
+count_read(struct onehop_transfer *transfer, const struct oh_slice_result *result)
+{
+	uint64_t now = since_start(transfer);
+	if (!transfer->completion.first_read_ns)
+		transfer->completion.first_read_ns = now;
+	transfer->completion.last_read_ns = now;
+	transfer->completion.read_bytes += result->read_bytes;
+}
+
+static void
+source_give(struct oh_slice_source *base, const struct oh_slice *slice,
+	    const struct oh_slice_result *result)
+{
+	struct source *source = (struct source *)base;
+	struct pending *pending = slice->token;
+	struct onehop_transfer *transfer = pending->transfer;
+	struct onehop_runtime *runtime = source->runtime;
+	struct onehop_error error;
+	/* What came before a failure does not matter: the transfer ends. */
+	int ok = result->status == ONEHOP_OK && result->bytes > 0;
+	if (!ok)
+		read_error(transfer, &pending->slice, result, &error);
+	pthread_mutex_lock(&runtime->lock);
+	count_read(transfer, result);
+	enum oh_flow_act act = oh_flow_read_ended(&transfer->flow, &pending->slice, result->bytes, ok);
+	if (act == OH_FLOW_AGAIN) {
+		pthread_mutex_unlock(&runtime->lock);
+		pending->again = 1;
+		source->agains++;
+		return;
+	}
+	pending->used = 0;
+	transfer->reading--;
+	const struct oh_window *window = &transfer->flow.windows[pending->slice.window];
+	if (act == OH_FLOW_FREE && window->staged)
+		release_block(transfer, window->block);
+	if (!ok)
+		oh_transfer_stop(transfer, &error);
+	if (act == OH_FLOW_COPY)
+		start_copies(transfer, pending->slice.window);
+	else if (act == OH_FLOW_FREE && transfer->waiters)
+		pthread_cond_broadcast(&transfer->cond);
+	oh_transfer_check_end(transfer);
+	pthread_mutex_unlock(&runtime->lock);
+}
+
+static void
+source_init(struct source *source, struct onehop_runtime *runtime)
+{
+	memset(source, 0, sizeof *source);
+	source->base.take = source_take;
+	source->base.give = source_give;
+	source->runtime = runtime;
+}
+
+/* ------------------------------------------------------------------ threads */
+
+static void
+touch_chunk(struct oh_touch *touch, uint64_t at)
+{
+	uint64_t end = oh_min(at + TOUCH_BYTES, touch->bytes);
+	for (; at < end; at += 4096)
+		*(volatile uint8_t *)(touch->memory + at) = 0;
+}
+
+/* With the lock held. */
+static void
+touch_some(struct onehop_runtime *runtime, struct oh_touch *touch)
+{
+	while (touch->next < touch->bytes) {
+		uint64_t at = touch->next;
+		touch->next = oh_min(at + TOUCH_BYTES, touch->bytes);
+		pthread_mutex_unlock(&runtime->lock);
+		touch_chunk(touch, at);
+		pthread_mutex_lock(&runtime->lock);
+		touch->done += oh_min(TOUCH_BYTES, touch->bytes - at);
+		if (touch->done == touch->bytes)
+			pthread_cond_broadcast(&runtime->touched);
+	}
+	if (runtime->touch == touch)
+		runtime->touch = NULL;
+}
+
+void
+oh_touch_help(struct onehop_runtime *runtime, struct oh_touch *touch)
+{
+	touch_some(runtime, touch);
+	while (touch->done < touch->bytes)
+		pthread_cond_wait(&runtime->touched, &runtime->lock);
+}
+
+void *
+oh_worker_main(void *argument)
+{
+	struct onehop_runtime *runtime = argument;
+	struct source source;
+	source_init(&source, runtime);
+	pthread_mutex_lock(&runtime->lock);
+	while (!runtime->stop) {
+		pthread_mutex_unlock(&runtime->lock);
+		oh_storage_local.read(&source.base);
+		pthread_mutex_lock(&runtime->lock);
+		if (runtime->touch) {
+			touch_some(runtime, runtime->touch);
+			continue;
+		}
+		grant(runtime);
+		if (runtime->stop || more_slices(runtime) ||
+		    poll_copies(runtime, NULL, UINT64_MAX))
+			continue;
+		runtime->idle++;
+		pthread_cond_wait(&runtime->work, &runtime->lock);
+		runtime->idle--;
+	}
+	pthread_mutex_unlock(&runtime->lock);
+	return NULL;
+}
+
+/* Sleeps until something happens to the transfer. 0 if the deadline passed. */
+static int
+sleep_on(struct onehop_transfer *transfer, uint64_t deadline_ns)
+{
+	pthread_mutex_t *lock = &transfer->runtime->lock;
+	int late = 0;
+	transfer->waiters++;
+	if (deadline_ns == UINT64_MAX) {
+		pthread_cond_wait(&transfer->cond, lock);
+	} else {
+		struct timespec until = {(time_t)(deadline_ns / 1000000000u),
+					 (long)(deadline_ns % 1000000000u)};
+		late = pthread_cond_timedwait(&transfer->cond, lock, &until) == ETIMEDOUT;
+	}
+	transfer->waiters--;
+	return !late;
+}
+
+int
+oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
+	int (*done)(const struct onehop_transfer *))
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	struct source source;
+	source_init(&source, runtime);
+	source.only = transfer;
+	source.deadline_ns = deadline_ns;
+	source.done = done;
+	while (!done(transfer)) {
+		if (deadline_ns != UINT64_MAX && oh_now_ns() >= deadline_ns)
+			return 0;
+		grant(runtime);
+		if (transfer->state == OH_TRANSFER_RUNNING && transfer->flow.takeable) {
+			pthread_mutex_unlock(&runtime->lock);
+			oh_storage_local.read(&source.base);
+			pthread_mutex_lock(&runtime->lock);
+		} else if (!poll_copies(runtime, transfer, deadline_ns)) {
+			sleep_on(transfer, deadline_ns);
+		}
+	}
+	return 1;
+}

@@ -1,0 +1,204 @@
+/* Local files by pread: the back end that everything can fall back on.
+ *
+ * A slice is read by plain preads into its memory. Rows shorter than ROW_BYTES are read with the
+ * gaps between them, a chunk at a time, through a buffer on the stack, and packed: a system call a
+ * row would cost more than the bytes in between. The file's identity is taken at open and compared
+ * by unchanged(). No map is made, so a file that shrinks gives a short read and never a SIGBUS.
+ */
+#include "storage/ops.h"
+
+#include "base/arith.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROW_BYTES 4096u
+#define CHUNK_BYTES 65536u
+
+struct oh_storage_file {
+	int fd;
+	struct stat identity;
+	char path[];
+};
+
+static const char *
+kind_of(mode_t mode)
+{
+	if (S_ISDIR(mode))
+		return "a folder";
+	if (S_ISFIFO(mode))
+		return "a FIFO (pipe)";
+	if (S_ISSOCK(mode))
+		return "a socket";
+	if (S_ISCHR(mode) || S_ISBLK(mode))
+		return "a device";
+	return "something else";
+}
+
+static onehop_status
+local_open(const char *path, struct oh_storage_file **out, struct onehop_error *error)
+{
+	onehop_status status;
+	size_t length = strlen(path);
+	struct oh_storage_file *file = malloc(sizeof *file + length + 1);
+	if (!file)
+		return oh_fail_no_memory(error, sizeof *file + length, "a file");
+	memcpy(file->path, path, length + 1);
+	/* O_NONBLOCK: opening a FIFO must not wait for a writer. */
+	file->fd = oh_sys.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (file->fd < 0) {
+		status = oh_fail_errno(error, errno, "%s: cannot open it", path);
+		if (errno == EMFILE || errno == ENFILE)
+			oh_remedy(error, "raise the limit on open files (ulimit -n)");
+		goto free_file;
+	}
+	if (oh_sys.fstat(file->fd, &file->identity) < 0) {
+		status = oh_fail_errno(error, errno, "%s: cannot look at it", path);
+		goto close_fd;
+	}
+	if (!S_ISREG(file->identity.st_mode)) {
+		status = oh_fail(error, ONEHOP_IO, "%s: not a regular file but %s", path,
+				 kind_of(file->identity.st_mode));
+		oh_remedy(error, "give a file that can be read at any offset");
+		goto close_fd;
+	}
+	*out = file;
+	return ONEHOP_OK;
+close_fd:
+	oh_sys.close(file->fd);
+free_file:
+	free(file);
+	return status;
+}
+
+static void
+local_close(struct oh_storage_file *file)
+{
+	oh_sys.close(file->fd);
+	free(file);
+}
+
+static void
+local_facts(const struct oh_storage_file *file, struct oh_storage_facts *facts)
+{
+	facts->bytes = (uint64_t)file->identity.st_size;
+	facts->preferred_bytes = 512u << 10;
+	facts->alignment = 1;
+	facts->row_bytes = ROW_BYTES;
+}
+
+static int
+same_time(struct timespec a, struct timespec b)
+{
+	return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static onehop_status
+local_unchanged(const struct oh_storage_file *file, struct onehop_error *error)
+{
+	const struct stat *was = &file->identity;
+	struct stat now;
+	onehop_status status;
+	if (oh_sys.fstat(file->fd, &now) < 0)
+		return oh_fail_errno(error, errno, "%s: cannot look at it again", file->path);
+	if (now.st_size != was->st_size)
+		status = oh_fail(error, ONEHOP_FILE_CHANGED,
+				 "%s: changed while it was read: it had %lld bytes and has %lld",
+				 file->path, (long long)was->st_size, (long long)now.st_size);
+	else if (now.st_ino != was->st_ino || now.st_dev != was->st_dev ||
+		 !same_time(now.st_mtim, was->st_mtim) || !same_time(now.st_ctim, was->st_ctim))
+		status = oh_fail(error, ONEHOP_FILE_CHANGED,
+				 "%s: changed while it was read: it was written, replaced or removed",
+				 file->path);
+	else
+		return ONEHOP_OK;
+	oh_remedy(error, "load it again when nothing writes to it");
+	return status;
+}
+
+/* Reads bytes at offset; adds to the result. Returns 0 when the slice cannot go on. */
+static int
+read_plain(const struct oh_slice *slice, void *memory, uint64_t bytes, uint64_t offset,
+	   struct oh_slice_result *result)
+{
+	int failed;
+	ssize_t got = oh_pread_full(slice->file->fd, memory, bytes, (off_t)offset, &failed);
+	if (got > 0)
+		result->read_bytes += (uint64_t)got;
+	if (failed) {
+		result->status = ONEHOP_IO;
+		result->os_errno = failed;
+		return 0;
+	}
+	result->bytes += (uint64_t)got;
+	return (uint64_t)got == bytes;
+}
+
+/* As many rows as fit the chunk, with the gaps between them. Returns 0 when it cannot go on. */
+static int
+read_chunk(const struct oh_slice *slice, uint64_t row, uint64_t rows,
+	   struct oh_slice_result *result)
+{
+	uint8_t chunk[CHUNK_BYTES];
+	uint64_t span = (rows - 1) * slice->row_stride + slice->row_bytes;
+	struct oh_slice_result whole = {0};
+	int full = read_plain(slice, chunk, span, slice->offset + row * slice->row_stride, &whole);
+	result->read_bytes += whole.read_bytes;
+	result->status = whole.status;
+	result->os_errno = whole.os_errno;
+	for (uint64_t i = 0; i < rows; i++) {
+		uint64_t at = i * slice->row_stride;
+		if (whole.bytes <= at)
+			return 0;
+		uint64_t bytes = oh_min(slice->row_bytes, whole.bytes - at);
+		memcpy((uint8_t *)slice->memory + (row + i) * slice->row_bytes, chunk + at, bytes);
+		result->bytes += bytes;
+		if (bytes < slice->row_bytes)
+			return 0;
+	}
+	return full;
+}
+
+static void
+read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
+{
+	uint64_t fit = 0;
+	if (slice->row_bytes < ROW_BYTES && slice->row_stride <= CHUNK_BYTES / 2)
+		fit = (CHUNK_BYTES - slice->row_bytes) / slice->row_stride + 1;
+	for (uint64_t row = 0; row < slice->rows;) {
+		uint64_t rows = fit ? oh_min(fit, slice->rows - row) : 1;
+		uint8_t *to = (uint8_t *)slice->memory + row * slice->row_bytes;
+		uint64_t offset = slice->offset + row * slice->row_stride;
+		int going = fit ? read_chunk(slice, row, rows, result)
+				: read_plain(slice, to, slice->row_bytes, offset, result);
+		if (!going)
+			return;
+		row += rows;
+	}
+}
+
+static void
+local_read(struct oh_slice_source *source)
+{
+	struct oh_slice slice;
+	while (source->take(source, &slice)) {
+		struct oh_slice_result result = {0};
+		if (slice.rows == 1)
+			read_plain(&slice, slice.memory, slice.row_bytes, slice.offset, &result);
+		else
+			read_rows(&slice, &result);
+		source->give(source, &slice, &result);
+	}
+}
+
+const struct oh_storage_ops oh_storage_local = {
+	.name = "local",
+	.open = local_open,
+	.close = local_close,
+	.facts = local_facts,
+	.unchanged = local_unchanged,
+	.read = local_read,
+};

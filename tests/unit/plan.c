@@ -1,0 +1,196 @@
+/* The plan: a pure function of extents and facts. */
+#include "engine/plan.h"
+#include "harness.h"
+
+static struct oh_file_facts files[] = {
+	{"a", {.bytes = UINT64_C(1) << 40, .alignment = 1}},
+	{"b", {.bytes = 1000, .alignment = 1}},
+};
+static struct oh_buffer_facts buffers[] = {{0x10000, UINT64_C(1) << 40}, {0x7000, 4096}};
+
+static struct oh_plan_facts
+facts(uint32_t caps)
+{
+	return (struct oh_plan_facts){
+		.files = files, .file_count = 2, .buffers = buffers, .buffer_count = 2,
+		.memory = {.caps = caps, .alignment = 256, .copy_modulus = 1},
+		.forced_route = ONEHOP_AUTO,
+	};
+}
+
+static struct oh_extent
+range(uint64_t offset, uint64_t bytes, uint64_t to)
+{
+	return (struct oh_extent){.offset = offset, .row_bytes = bytes, .rows = 1, .buffer_offset = to};
+}
+
+static struct oh_plan_facts gpu, host;
+static struct oh_plan plan;
+static struct onehop_error error;
+
+static onehop_status
+build(const struct oh_extent *extents, uint64_t count, const struct oh_plan_facts *with)
+{
+	return oh_plan_build(extents, count, with, &plan, &error);
+}
+
+TEST(neighbours_on_storage_and_in_memory_are_one_segment_and_one_piece)
+{
+	struct oh_extent e[] = {range(200, 100, 1100), range(100, 100, 1000), range(300, 50, 1200)};
+	CHECK_EQ(build(e, 3, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 1);
+	CHECK_EQ(plan.piece_count, 1);
+	CHECK_EQ(plan.part_count, 3);
+	CHECK_EQ(plan.segments[0].offset, 100);
+	CHECK_EQ(plan.segments[0].bytes, 250);
+	CHECK_EQ(plan.parts[0].extent, 1);
+	CHECK_EQ(plan.bytes, 250);
+	CHECK_EQ(plan.read_bytes, 250);
+	CHECK_EQ(plan.reasons, 0);
+	oh_plan_free(&plan);
+}
+
+TEST(scattered_destinations_are_pieces_of_one_segment)
+{
+	struct oh_extent e[] = {range(0, 100, 5000), range(100, 100, 0), range(200, 100, 100)};
+	CHECK_EQ(build(e, 3, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 1);
+	CHECK_EQ(plan.piece_count, 2);
+	CHECK_EQ(plan.pieces[1].bytes, 200);
+	CHECK_EQ(plan.reasons, 0);
+	oh_plan_free(&plan);
+	struct oh_plan_facts old = facts(0);
+	CHECK_EQ(build(e, 3, &old), ONEHOP_OK);
+	CHECK_EQ(plan.reasons, ONEHOP_REASON_NO_BATCH_COPY);
+	oh_plan_free(&plan);
+}
+
+TEST(small_gaps_are_read_over_and_large_ones_cut)
+{
+	struct oh_extent e[] = {range(0, 100, 0), range(132, 100, 128), range(9000, 10, 300)};
+	CHECK_EQ(build(e, 3, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 2);
+	CHECK_EQ(plan.segments[0].bytes, 232);
+	CHECK_EQ(plan.segments[0].pieces, 2);
+	CHECK_EQ(plan.bytes, 210);
+	CHECK_EQ(plan.read_bytes, 242);
+	oh_plan_free(&plan);
+}
+
+TEST(an_addressable_device_is_read_into_directly_unless_its_pieces_are_small)
+{
+	struct oh_extent large[] = {range(0, 1 << 20, 0), range(1 << 20, 1 << 20, 4 << 20)};
+	CHECK_EQ(build(large, 2, &host), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].staged, 0);
+	CHECK_EQ(plan.reasons, 0);
+	oh_plan_free(&plan);
+	struct oh_extent small[] = {range(0, 10, 0), range(10, 10, 4000)};
+	CHECK_EQ(build(small, 2, &host), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].staged, 1);
+	CHECK_EQ(plan.reasons, ONEHOP_REASON_SMALL_PIECES);
+	oh_plan_free(&plan);
+	CHECK_EQ(build(small, 1, &host), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].staged, 0);
+	oh_plan_free(&plan);
+}
+
+TEST(rows_are_a_segment_of_their_own_and_rows_without_gaps_are_none)
+{
+	struct oh_extent e[] = {
+		{.offset = 16, .row_bytes = 8, .rows = 4, .row_stride = 32, .buffer_offset = 0},
+		{.offset = 1024, .row_bytes = 8, .rows = 4, .row_stride = 8, .buffer_offset = 32},
+	};
+	CHECK_EQ(build(e, 2, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 2);
+	CHECK_EQ(plan.segments[0].rows, 4);
+	CHECK_EQ(plan.segments[0].bytes, 32);
+	CHECK_EQ(plan.segments[1].rows, 1);
+	CHECK_EQ(plan.segments[1].bytes, 32);
+	oh_plan_free(&plan);
+}
+
+TEST(extents_of_no_bytes_are_set_aside)
+{
+	struct oh_extent e[] = {range(0, 0, 0), range(0, 10, 0), range(UINT64_MAX, 0, UINT64_MAX)};
+	CHECK_EQ(build(e, 3, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.empty_count, 2);
+	CHECK_EQ(plan.empty[1], 2);
+	CHECK_EQ(plan.part_count, 1);
+	oh_plan_free(&plan);
+	CHECK_EQ(build(e, 0, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 0);
+	oh_plan_free(&plan);
+}
+
+TEST(a_range_that_leaves_its_file_or_buffer_is_refused_by_name)
+{
+	struct oh_extent past = range(990, 11, 0);
+	past.file = 1;
+	past.name = "blk.0.w";
+	CHECK_EQ(build(&past, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+	CHECK_HOLDS(error.message, "blk.0.w");
+	CHECK_HOLDS(error.message, "past the end");
+	struct oh_extent rows = {.offset = 0, .row_bytes = 8, .rows = 1 << 20, .row_stride = UINT64_C(1) << 60};
+	CHECK_EQ(build(&rows, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+	struct oh_extent wide = {.row_bytes = UINT64_C(1) << 40, .rows = UINT64_C(1) << 40, .row_stride = 0};
+	CHECK_EQ(build(&wide, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+	CHECK_HOLDS(error.message, "overflow");
+	struct oh_extent backwards = {.row_bytes = 8, .rows = 2, .row_stride = 4};
+	CHECK_EQ(build(&backwards, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+	struct oh_extent full = range(0, 10, 4090);
+	full.buffer = 1;
+	CHECK_EQ(build(&full, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+	CHECK_HOLDS(error.message, "do not fit");
+	struct oh_extent wraps = range(0, 10, UINT64_MAX - 4);
+	CHECK_EQ(build(&wraps, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
+}
+
+TEST(destinations_that_overlap_are_refused_by_both_names)
+{
+	struct oh_extent e[] = {range(0, 100, 50), range(500, 100, 0)};
+	e[0].name = "first";
+	e[1].name = "second";
+	CHECK_EQ(build(e, 2, &gpu), ONEHOP_INVALID_ARGUMENT);
+	CHECK_HOLDS(error.message, "first");
+	CHECK_HOLDS(error.message, "second");
+}
+
+TEST(the_same_source_may_go_to_two_places)
+{
+	struct oh_extent e[] = {range(0, 100, 0), range(0, 100, 100), range(50, 100, 200)};
+	CHECK_EQ(build(e, 3, &gpu), ONEHOP_OK);
+	CHECK_EQ(plan.bytes, 300);
+	CHECK_EQ(plan.segment_count, 3);
+	oh_plan_free(&plan);
+}
+
+TEST(positions_keep_the_destinations_address_modulo_what_copies_like)
+{
+	struct oh_plan_facts with = gpu;
+	with.memory.copy_modulus = 256;
+	struct oh_extent e[] = {range(8, 1 << 20, 16), range(UINT64_C(1) << 30, 1 << 20, (2 << 20) + 48)};
+	CHECK_EQ(build(e, 2, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 2);
+	for (uint64_t i = 0; i < 2; i++)
+		CHECK_EQ(plan.segments[i].position % 256,
+			 (buffers[0].address + plan.pieces[i].buffer_offset) % 256);
+	oh_plan_free(&plan);
+}
+
+TEST(a_forced_route_is_a_reason)
+{
+	struct oh_plan_facts forced = gpu;
+	struct oh_extent e = range(0, 100, 0);
+	forced.forced_route = ONEHOP_ROUTE_BUFFERED;
+	CHECK_EQ(build(&e, 1, &forced), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].reasons, ONEHOP_REASON_ROUTE_FORCED);
+	oh_plan_free(&plan);
+}
+
+int
+main(int argc, char **argv)
+{
+	gpu = facts(OH_MEMORY_BATCH_COPY);
+	host = facts(OH_MEMORY_ADDRESSABLE | OH_MEMORY_BATCH_COPY);
+	return test_main(argc, argv);
+}
