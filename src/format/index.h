@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 
+#include <stdint.h>
+
 struct oh_index_entry {
 	uint32_t name; /* in text, decoded */
 	uint32_t name_bytes;
@@ -17,7 +19,7 @@ struct oh_index_file {
 };
 
 struct oh_index {
-	uint8_t *text; /* owned */
+	uint8_t *text;                  /* owned */
 	struct oh_index_entry *entries; /* in the file's order; names are unique */
 	uint64_t count;
 	struct oh_index_file *files; /* in order of first use, unique */
@@ -26,7 +28,7 @@ struct oh_index {
 
 #define OH_INDEX_MAX_BYTES (UINT64_C(256) << 20)
 
-/* Takes text (malloc'd) as oh_safetensors_parse does. */
+/* Takes text (malloc'd) as oh_safetensors_parse does. More than OH_INDEX_MAX_BYTES are refused. */
 onehop_status oh_index_parse(const char *path, uint8_t *text, uint64_t text_bytes,
 			     struct oh_index *index, struct onehop_error *error);
 void oh_index_free(struct oh_index *index);
@@ -38,8 +40,8 @@ struct oh_rule {
 };
 
 struct oh_rules {
-	uint8_t *text; /* owned */
-	struct oh_rule *rules; /* in the file's order */
+	uint8_t *text;         /* owned */
+	struct oh_rule *rules; /* in the file's order; patterns are unique */
 	uint64_t count;
 };
 

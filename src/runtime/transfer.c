@@ -59,8 +59,9 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 		status = oh_fail_no_memory(error, most * sizeof *transfer->in_flight, "a transfer");
 		goto free_transfer;
 	}
+	/* One window more than blocks, so that a transfer that lacks a block says so. */
 	status = oh_flow_init(&transfer->flow, &plan->plan, runtime->options.block_bytes,
-			      runtime->options.slice_bytes, most, error);
+			      runtime->options.slice_bytes, most + 1, error);
 	if (status)
 		goto free_in_flight;
 	status = ops->queue_create(plan->device->handle, &transfer->queue, error);
