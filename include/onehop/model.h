@@ -34,20 +34,20 @@ struct onehop_tensor {
 	uint64_t bytes;
 	uint64_t offset;       /* in its file */
 	uint32_t file;         /* index for onehop_model_file_at() */
-	uint32_t block_elements; /* elements that share a block (1, or 32, 64, 256 in GGUF; F4 2, F6 4) */
+	uint32_t block_elements; /* that share a block: 1; 32 to 256 in GGUF; F4 2, F6 4 */
 	uint32_t block_bytes;
 	uint32_t reserved;
 };
 
 /* Opens a model. Reads headers only. path is
- *   a file    .safetensors or .gguf; a name with another end claims nothing and the bytes decide. Any
- *             part of a split GGUF set (-00001-of-00003.gguf) stands for the set.
+ *   a file    .safetensors or .gguf; a name with another end claims nothing and the bytes decide.
+ *             Any part of a split GGUF set (-00001-of-00003.gguf) stands for the set.
  *   an index  *.json: each tensor comes from the file that the map names.
  *   a folder  its model.safetensors.index.json, else its only *.safetensors.index.json, else
  *             model.safetensors, else all *.safetensors, else its GGUF file or set.
- * Fails with NOT_FOUND (a shard or part is missing, too), ACCESS, IO, LIMIT (open files), NO_MEMORY,
- * INVALID_ARGUMENT (a folder that leaves a choice); MALFORMED and UNSUPPORTED_DATA name file, tensor,
- * offset and rule. Blocks. Any thread. */
+ * Fails with NOT_FOUND (a shard or part is missing, too), ACCESS, IO, LIMIT (open files),
+ * NO_MEMORY, INVALID_ARGUMENT (a folder that leaves a choice); MALFORMED and UNSUPPORTED_DATA name
+ * file, tensor, offset and rule. Blocks. Any thread. */
 ONEHOP_API onehop_status onehop_model_open(struct onehop_runtime *runtime, const char *path,
 					   struct onehop_model **model, struct onehop_error *error);
 
@@ -91,7 +91,7 @@ struct onehop_metadata {
 	const char *key;       /* not ended by a NUL, nor is the text */
 	uint64_t key_bytes;
 	const char *kind;      /* "string", "u32", "f32", "bool", ..., "array" */
-	const char *text;      /* the value as UTF-8 text; arrays are summed up ("[32000 x string]") */
+	const char *text;      /* the value as UTF-8; arrays are summed up: "[32000 x string]" */
 	uint64_t text_bytes;   /* 0 bytes for an empty string */
 };
 /* The text of a value that is no string is written into scratch (NUL-ended, at most capacity bytes;
@@ -112,11 +112,11 @@ struct onehop_tp_rule {
 	int64_t dim; /* negative: not split, each rank has it whole */
 };
 
-/* What happens to a dimension that the group does not divide. The innermost dimension of a type with
- * blocks counts in blocks. */
+/* What happens to a dimension that the group does not divide. The innermost dimension of a type
+ * with blocks counts in blocks. */
 enum onehop_tp_uneven {
 	ONEHOP_TP_REFUSE = 0, /* it is an error */
-	ONEHOP_TP_SPLIT = 1,  /* the first (dim modulo size) ranks get one more, some perhaps none */
+	ONEHOP_TP_SPLIT = 1,  /* the first (dim modulo size) ranks get one more than the others */
 };
 
 struct onehop_select_options {
@@ -154,9 +154,8 @@ struct onehop_item {
 	int32_t split_dim;     /* -1 if whole */
 	uint64_t tensor;       /* index in the model */
 	uint64_t split_begin;  /* first index of split_dim; its extent is in shape */
-	uint64_t shape[ONEHOP_SHAPE_INLINE]; /* of the part; dimension split_dim is always right, and
-					      * the others are the tensor's */
-	uint64_t split_extent; /* this rank's extent of split_dim, also beyond the inline shape */
+	uint64_t shape[ONEHOP_SHAPE_INLINE]; /* of the part: the tensor's but for split_dim */
+	uint64_t split_extent; /* of split_dim, also beyond the inline shape; 0 if whole */
 	uint64_t bytes;
 	uint64_t arena_offset; /* where it lies in the arena */
 };

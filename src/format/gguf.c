@@ -224,16 +224,18 @@ check_place(struct oh_gguf *r, uint64_t offset, uint64_t bytes)
 	return ONEHOP_MALFORMED;
 }
 
-/* The last of the file's dimensions is the outermost. The first of 16 + 8 n bytes, which is behind the
- * name, stays free; the others hold n numbers of 63 bits, 9 bytes each, for any n up to 15. */
-static void
+/* The last of the file's dimensions is the outermost. Written from the dimensions' place on, so that
+ * the byte behind the name stays free: 12 + 8 n bytes hold n numbers of 63 bits, 9 bytes each. */
+static uint32_t
 write_shape(struct oh_gguf *r, const struct oh_gguf_info *info,
 	    const uint64_t dims[OH_GGUF_MAX_DIMS])
 {
-	uint64_t to = info->dims_at + 1;
+	const uint64_t begin = info->dims_at + 4;
+	uint64_t to = begin;
 	for (uint64_t i = info->n_dims; i-- > 0;)
 		to += oh_leb128_put(r->text + to, dims[i]);
-	assert(to <= info->dims_at + 16 + 8 * info->n_dims);
+	assert(to <= begin + 12 + 8 * info->n_dims);
+	return (uint32_t)begin;
 }
 
 static onehop_status
@@ -252,8 +254,7 @@ read_info(struct oh_gguf *r, uint64_t index)
 	entry->dtype = oh_dtype_ggml((uint32_t)info.type);
 	if (!entry->dtype)
 		return oh_gguf_refuse(r, ONEHOP_UNSUPPORTED_DATA,
-				      "type %llu is unknown, or was removed from "
-				      "ggml",
+				      "type %llu is unknown, or was removed from ggml",
 				      (unsigned long long)info.type);
 	for (uint64_t i = 0; i < info.n_dims; i++)
 		dims[i] = oh_gguf_number(r, info.dims_at + 4 + 8 * i, 8);
@@ -265,9 +266,8 @@ read_info(struct oh_gguf *r, uint64_t index)
 	entry->begin = oh_min(r->data_at + info.offset, r->file_bytes);
 	entry->name = info.name.at;
 	entry->name_bytes = info.name.bytes;
-	entry->shape = (uint32_t)info.dims_at + 1;
 	entry->rank = (uint32_t)info.n_dims;
-	write_shape(r, &info, dims);
+	entry->shape = write_shape(r, &info, dims);
 	r->at = end;
 	return ONEHOP_OK;
 }

@@ -1,9 +1,9 @@
 /* What a parsed header is: a table of tensors over the header's own bytes, decoded in place.
  *
- * Names are UTF-8 in the text, unescaped where they stood; the byte behind one holds nothing, so that
- * a user of the table may end the name there. Shapes are LEB128 numbers written over
- * their digits, so that a header's table costs less than twice its text whatever it holds. Tensors
- * are sorted by (begin, end, name order in the file).
+ * Names are UTF-8 in the text, unescaped where they stood; the byte behind one is in the text and
+ * holds nothing, so that a user of the table may end the name there. Shapes are LEB128 numbers
+ * written over their digits, so that a header's table costs less than twice its text whatever it
+ * holds. Tensors are sorted by (begin, end, name order in the file).
  */
 #ifndef OH_FORMAT_TABLE_H
 #define OH_FORMAT_TABLE_H

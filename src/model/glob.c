@@ -33,7 +33,7 @@ take(const char **at, const char *end)
 	return code;
 }
 
-/* The end of the set that begins with the [ at `at`: the place behind its ], or NULL without one. */
+/* The end of the set that begins with the [ at `at`: the place behind its ], or NULL. */
 static const char *
 set_end(const char *at, const char *end)
 {

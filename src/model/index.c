@@ -1,7 +1,7 @@
 /* A sharded model by its index: the map says which file holds which tensor, and it is believed to
  * the letter. A tensor comes from the file that the map names and from no other; what else the
- * files hold is noted; what the map promises and the files lack is an error, since weights that were
- * never loaded show only in what the model says.
+ * files hold is noted; what the map promises and the files lack is an error, since weights that
+ * were never loaded show only in what the model says.
  *
  * Shards are opened by the names that the map gives, links followed. metadata.total_size is not
  * looked at: it is often stale.
@@ -170,11 +170,13 @@ take_from(struct sharded *sharded, uint64_t i, struct onehop_error *error)
 	if (!extra.count)
 		return ONEHOP_OK;
 	return oh_model_note(model, error,
-			     "%s: %llu tensors are left out, since the index does not map them to "
-			     "this file: %s",
+			     "%s: %llu %s left out, since the index does not map %s to this file: "
+			     "%s",
 			     oh_show(shown, (const char *)sharded->index.text + file->name,
 				     file->name_bytes),
-			     (unsigned long long)extra.count, oh_name_list_end(&extra));
+			     (unsigned long long)extra.count,
+			     extra.count == 1 ? "tensor is" : "tensors are",
+			     extra.count == 1 ? "it" : "them", oh_name_list_end(&extra));
 }
 
 static onehop_status
@@ -188,8 +190,8 @@ fail_missing(const struct sharded *sharded, struct onehop_error *error)
 		at++;
 	name = entry_name(index, at, &bytes);
 	if (more)
-		snprintf(others, sizeof others, ", and %llu more such tensors",
-			 (unsigned long long)more);
+		snprintf(others, sizeof others, ", and %llu more such tensor%s",
+			 (unsigned long long)more, more == 1 ? "" : "s");
 	oh_refuse(error, ONEHOP_MALFORMED, sharded->path,
 		  "the index maps tensor %s to file %s, which does not hold it%s",
 		  oh_show(tensor, name, bytes),
@@ -232,8 +234,11 @@ note_unmapped_files(struct sharded *sharded, const struct oh_folder *folder,
 	if (!list.count)
 		return ONEHOP_OK;
 	return oh_model_note(sharded->model, error,
-			     "%llu files beside the index are not in its map and are left out: %s",
-			     (unsigned long long)list.count, oh_name_list_end(&list));
+			     "%llu %s beside the index left out, since its map does not name %s: "
+			     "%s",
+			     (unsigned long long)list.count,
+			     list.count == 1 ? "file is" : "files are",
+			     list.count == 1 ? "it" : "them", oh_name_list_end(&list));
 }
 
 static onehop_status

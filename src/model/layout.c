@@ -3,8 +3,8 @@
  * Copies are long where source and destination keep the same distance, so an item stays where the
  * distance of the one before it puts it as long as it is aligned there and the padding is next to
  * nothing: at most 15 bytes, or a 128th of its own. Else it is packed at the next aligned place,
- * and a new distance begins. So padding is at most 15 bytes for an item under 32 KiB and 255 bytes, or
- * a 128th, for a larger one: under 1 % and 16 bytes an item in all.
+ * and a new distance begins. So padding is at most 15 bytes, or a 128th, for an item under 32 KiB
+ * and 255 bytes, or a 128th, for a larger one: under 1 % and 16 bytes an item in all.
  *
  * Elements are at most 8 bytes wide, so 16 bytes align every one. Items of no bytes take no space.
  */

@@ -152,12 +152,11 @@ distance(const char *a, uint32_t a_bytes, const char *b, uint32_t b_bytes, uint3
 		uint32_t corner = row[from - 1], least;
 		row[from - 1] = least = from == 1 && i < limit ? i : limit;
 		for (uint32_t j = from; j <= to; j++) {
+			/* Cells outside the band of the row above are worth limit, or more. */
 			uint32_t best = corner + (a[i - 1] != b[j - 1]);
-			/* Outside the band of the row above, a cell is worth limit. */
-			uint32_t above = j == i + limit ? limit : row[j];
 			corner = row[j];
-			if (above + 1 < best)
-				best = above + 1;
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
 			if (row[j - 1] + 1 < best)
 				best = row[j - 1] + 1;
 			row[j] = best < limit ? best : limit;

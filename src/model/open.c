@@ -78,8 +78,9 @@ note_left_out(struct opening *opening, enum oh_folder_kind kind, const char *tak
 			oh_name_list_add(&list, names->at[i], strlen(names->at[i]));
 	if (!list.count)
 		return ONEHOP_OK;
-	return oh_model_note(opening->model, error, "%llu files of the folder are left out: %s",
-			     (unsigned long long)list.count, oh_name_list_end(&list));
+	return oh_model_note(opening->model, error, "%llu %s of the folder left out: %s",
+			     (unsigned long long)list.count,
+			     list.count == 1 ? "file is" : "files are", oh_name_list_end(&list));
 }
 
 static onehop_status

@@ -33,8 +33,8 @@ take_options(const struct onehop_select_options *theirs, struct onehop_select_op
 	memcpy(options, theirs, oh_min(theirs->size, sizeof *options));
 	if (!options->tp_size || options->tp_rank >= options->tp_size)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
-			       "rank %u of a tensor-parallel group of %u: ranks go from 0 to one less "
-			       "than the size",
+			       "rank %u of a tensor-parallel group of %u: ranks go from 0 to one "
+			       "less than the size",
 			       options->tp_rank, options->tp_size);
 	if (options->tp_uneven > ONEHOP_TP_SPLIT)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "tp_uneven is %u: it is 0 or 1",

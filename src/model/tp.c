@@ -4,8 +4,8 @@
  * families of models.
  *
  * Rules are resolved once for all tensors: an exact name is looked up, a pattern is held against
- * the tensors that have no rule yet, so a plan with a line for each of 100,000 tensors costs no more
- * than one with a few patterns.
+ * the tensors that have no rule yet, so a plan with a line for each of 100,000 tensors costs no
+ * more than one with a few patterns.
  */
 #include "format/fail.h"
 #include "format/index.h"

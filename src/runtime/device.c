@@ -167,7 +167,7 @@ onehop_status
 onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t bytes,
 		    struct onehop_buffer **out, struct onehop_error *error)
 {
-	struct onehop_buffer *buffer;
+	struct onehop_buffer *buffer = NULL;
 	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
 	if (status)
 		return status;
@@ -185,7 +185,7 @@ onehop_status
 onehop_buffer_wrap(struct onehop_runtime *runtime, const char *device, uint64_t address,
 		   uint64_t bytes, struct onehop_buffer **out, struct onehop_error *error)
 {
-	struct onehop_buffer *buffer;
+	struct onehop_buffer *buffer = NULL;
 	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
 	if (status)
 		return status;

@@ -140,6 +140,7 @@ struct onehop_runtime {
 	pthread_t *threads;
 	uint32_t thread_count;
 	uint32_t idle; /* workers that wait for work */
+	uint32_t in_flight; /* copies, of all transfers */
 	int polling;   /* a thread looks after copies in flight */
 	int stop;
 	struct oh_rt_device *devices;

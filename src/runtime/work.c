@@ -6,6 +6,9 @@
  * in turn. A worker that finds a slice wakes one more as long as there are others to take, so that
  * no more threads run than the work needs.
  *
+ * Nothing is left to a thread that may be stuck in storage: one that goes off to read wakes another
+ * while copies are in flight that nobody looks after.
+ *
  * Copies are given to the device by whoever read the last slice of a block, outside the lock. The
  * end of a transfer is found by whoever handles its last event.
  */
@@ -302,6 +305,7 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 	}
 	uint32_t slot = (transfer->in_flight_first + transfer->in_flight_count++) %
 			transfer->device->lane.most;
+	runtime->in_flight++;
 	transfer->in_flight[slot].window = window;
 	transfer->in_flight[slot].block = transfer->flow.windows[window].block;
 	if (oh_flow_all_read(&transfer->flow) && !transfer->issuing && transfer->waiters)
@@ -358,6 +362,7 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 		uint32_t window = t->in_flight[t->in_flight_first].window;
 		t->in_flight_first = (t->in_flight_first + 1) % t->device->lane.most;
 		t->in_flight_count--;
+		runtime->in_flight--;
 		copy_ended(t, window, probes[i].status ? &probes[i].error : NULL);
 		any = 1;
 	}
@@ -478,7 +483,9 @@ source_take(struct oh_slice_source *base, struct oh_slice *slice)
 	pthread_mutex_lock(&runtime->lock);
 	pending->transfer = is_over(source) ? NULL
 					    : take_slice(runtime, source->only, &pending->slice);
-	if (pending->transfer && more_slices(runtime))
+	/* This thread may be long: another has to go on with what it leaves. */
+	int is_left = more_slices(runtime) || (runtime->in_flight && !runtime->polling);
+	if (pending->transfer && is_left)
 		wake_one(runtime);
 	pthread_mutex_unlock(&runtime->lock);
 	if (!pending->transfer)
