@@ -30,9 +30,9 @@ struct onehop_extent {
 /* Why a segment does not travel in a better way: one bit each. X(name, bit, text, remedy) */
 #define ONEHOP_REASON_LIST(X)                                                                      \
 	X(SMALL_PIECES, 0,                                                                         \
-	  "its destinations are too small and scattered to be read into one by one, so they go "   \
-	  "through a staging block",                                                               \
-	  "lay the destinations out in the file's order")                                          \
+	  "its destinations are small and do not adjoin, so they go through a staging block "      \
+	  "rather than be read into one by one",                                                   \
+	  "none is needed; where the destinations are yours, let them adjoin in the file's order") \
 	X(NO_BATCH_COPY, 1,                                                                        \
 	  "the driver has no batched copy, so each scattered destination costs a call of its own", \
 	  "use a driver of CUDA 12.8 or newer")                                                    \

@@ -26,6 +26,8 @@ static const char *const route_names[] = {ONEHOP_ROUTE_LIST(ROUTE_NAME)};
 
 extern char **environ;
 
+static const char prefix[] = "ONEHOP_";
+
 static uint64_t *
 field(struct onehop_runtime_options *options, const struct oh_option_row *row)
 {
@@ -140,14 +142,20 @@ find_row(const char *name, size_t length)
 	return NULL;
 }
 
+static const char *
+nearest_option(const char *name)
+{
+	const char *names[sizeof oh_option_rows / sizeof oh_option_rows[0]];
+	for (uint32_t i = 0; i < oh_option_count; i++)
+		names[i] = oh_option_rows[i].name;
+	return oh_nearest(name, names, oh_option_count);
+}
+
 static onehop_status
 fail_unknown(const char *where, const char *name, struct onehop_error *error)
 {
 	char shown[OH_SHOWN];
-	const char *names[sizeof oh_option_rows / sizeof oh_option_rows[0]];
-	for (uint32_t i = 0; i < oh_option_count; i++)
-		names[i] = oh_option_rows[i].name;
-	const char *near = oh_nearest(name, names, oh_option_count);
+	const char *near = nearest_option(name);
 	onehop_status status = oh_fail(error, ONEHOP_UNKNOWN_OPTION, "%s: there is no option %s", where,
 				       oh_show(shown, name, strlen(name)));
 	if (near)
@@ -155,6 +163,24 @@ fail_unknown(const char *where, const char *name, struct onehop_error *error)
 	else
 		oh_remedy(error, "see `onehop options`");
 	return status;
+}
+
+/* variable is as it stands in the environment, its name name_bytes long, prefix included. */
+static onehop_status
+fail_variable(const char *variable, size_t name_bytes, struct onehop_error *error)
+{
+	char name[OH_SHOWN], shown[OH_SHOWN], wanted[OH_SHOWN] = "";
+	snprintf(name, sizeof name, "%.*s", (int)name_bytes, variable);
+	const char *near = nearest_option(name + sizeof prefix - 1);
+	oh_fail(error, ONEHOP_UNKNOWN_OPTION, "environment: %s sets no option",
+		oh_show(shown, name, strlen(name)));
+	for (size_t i = 0; near && near[i] && i + 1 < sizeof wanted; i++)
+		wanted[i] = (char)toupper((unsigned char)near[i]);
+	if (near)
+		oh_remedy(error, "did you mean %s%s?", prefix, wanted);
+	else
+		oh_remedy(error, "unset it, or see `onehop options`");
+	return ONEHOP_UNKNOWN_OPTION;
 }
 
 static onehop_status
@@ -253,7 +279,6 @@ static onehop_status
 read_environment(struct onehop_runtime_options *options, enum oh_option_origin *origins,
 		 struct onehop_error *error)
 {
-	static const char prefix[] = "ONEHOP_";
 	onehop_status status = ONEHOP_OK;
 	for (char **entry = environ; entry && *entry && !status; entry++) {
 		if (strncmp(*entry, prefix, sizeof prefix - 1) != 0)
@@ -263,11 +288,8 @@ read_environment(struct onehop_runtime_options *options, enum oh_option_origin *
 		if (!equals || is_other_variable(name, (size_t)(equals - name)))
 			continue;
 		const struct oh_option_row *row = find_row(name, (size_t)(equals - name));
-		if (!row) {
-			char copy[OH_SHOWN];
-			snprintf(copy, sizeof copy, "%.*s", (int)(equals - name), name);
-			return fail_unknown("environment", copy, error);
-		}
+		if (!row)
+			return fail_variable(*entry, (size_t)(equals - *entry), error);
 		status = set_from(options, row, "environment", equals + 1, error);
 		origins[row - oh_option_rows] = OH_ORIGIN_ENVIRONMENT;
 	}

@@ -224,8 +224,9 @@ check_place(struct oh_gguf *r, uint64_t offset, uint64_t bytes)
 	return ONEHOP_MALFORMED;
 }
 
-/* The last of the file's dimensions is the outermost. Written from the dimensions' place on, so that
- * the byte behind the name stays free: 12 + 8 n bytes hold n numbers of 63 bits, 9 bytes each. */
+/* The last of the file's dimensions is the outermost. Written from the dimensions' place on, so
+ * that the byte behind the name stays free: 12 + 8 n bytes hold n numbers of 63 bits, 9 bytes each.
+ */
 static uint32_t
 write_shape(struct oh_gguf *r, const struct oh_gguf_info *info,
 	    const uint64_t dims[OH_GGUF_MAX_DIMS])

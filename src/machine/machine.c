@@ -52,7 +52,7 @@ number_after(const char *text, const char *key, uint64_t *value)
 static int
 read_number(const char *folder, const char *file, uint64_t *value)
 {
-	char path[PATH_MAX], text[TEXT_BYTES], *end;
+	char path[PATH_MAX + 64], text[TEXT_BYTES], *end;
 	snprintf(path, sizeof path, "%s/%s", folder, file);
 	if (read_text(path, text))
 		return 1;
@@ -63,7 +63,7 @@ read_number(const char *folder, const char *file, uint64_t *value)
 static uint64_t
 file_pages(const char *folder, const char *active, const char *inactive)
 {
-	char path[PATH_MAX], text[TEXT_BYTES];
+	char path[PATH_MAX + 64], text[TEXT_BYTES];
 	uint64_t a = 0, b = 0;
 	snprintf(path, sizeof path, "%s/memory.stat", folder);
 	if (read_text(path, text))

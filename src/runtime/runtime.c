@@ -223,10 +223,16 @@ onehop_version(void)
 	return TEXT(ONEHOP_VERSION_MAJOR) "." TEXT(ONEHOP_VERSION_MINOR) "." TEXT(ONEHOP_VERSION_PATCH);
 }
 
+#ifdef __clang__
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
 const char *
 onehop_build_info(void)
 {
-	return "compiler: " __VERSION__ "\n"
+	return "compiler: " COMPILER "\n"
 	       "storage: local (pread)\n"
 	       "memory: host, cuda (driver API, found at run time)\n"
 	       "formats: safetensors, gguf\n";

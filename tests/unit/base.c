@@ -163,8 +163,8 @@ TEST(an_unknown_variable_names_the_nearest_option)
 	onehop_status status = oh_options_resolve(NULL, &got, origins, &error);
 	clear_environment();
 	CHECK_EQ(status, ONEHOP_UNKNOWN_OPTION);
-	CHECK_HOLDS(error.message, "THRAEDS");
-	CHECK_HOLDS(error.remedy, "threads");
+	CHECK_HOLDS(error.message, "ONEHOP_THRAEDS");
+	CHECK_HOLDS(error.remedy, "ONEHOP_THREADS");
 }
 
 TEST(a_value_that_is_none_is_refused_with_the_range)

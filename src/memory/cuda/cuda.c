@@ -3,11 +3,7 @@
  * Streams are non-blocking, so nothing waits for the legacy stream or makes it wait unless
  * queue_after and queue_join say so. Many copies go to the driver in one call where it has one:
  * CUDA 13.0's, else 12.8's, else a loop; a driver that has the call but refuses to do it is given
- * the loop from then on. Starting copies allocates nothing.
- *
- * A queue or mark whose context is gone makes its handles again when it is next used; a mark that
- * stood behind copies in the old context says DEVICE_LOST. Nothing here picks routes, sizes of
- * blocks or what is copied when.
+ * the loop from then on. Starting copies allocates nothing. Nothing here picks routes, sizes of blocks or what is copied when.
  */
 #include "memory/cuda/device.h"
 
@@ -23,12 +19,10 @@ struct oh_queue {
 	struct CUstream_st *stream;
 	struct CUevent_st *after;  /* recorded on the caller's stream */
 	struct CUevent_st *joined; /* recorded on ours */
-	uint32_t generation;
 };
 
 struct oh_mark {
 	struct CUevent_st *event;
-	uint32_t generation;
 };
 
 static void
@@ -45,71 +39,50 @@ event_create(const struct oh_cuda *cu, struct CUevent_st **event)
 	return cu->event_create(event, OH_CU_EVENT_DISABLE_TIMING);
 }
 
-/* Makes the queue's handles if those that it has are of a context that is gone. Entered. */
-static onehop_status
-queue_ready(struct oh_device *device, struct oh_queue *queue, uint32_t generation,
-	    struct onehop_error *error)
+/* Makes the queue's handles. Entered. */
+static oh_cu_result
+make_handles(const struct oh_cuda *cu, struct oh_queue *queue)
 {
-	const struct oh_cuda *cu = device->cu;
-	struct oh_queue made = {.generation = generation};
-	oh_cu_result code = OH_CU_SUCCESS;
-	/* Two workers may be the first to use it. */
-	pthread_mutex_lock(&device->lock);
-	if (queue->generation == generation)
-		goto unlock;
-	code = cu->stream_create(&made.stream, OH_CU_STREAM_NON_BLOCKING);
+	oh_cu_result code = cu->stream_create(&queue->stream, OH_CU_STREAM_NON_BLOCKING);
 	if (code != OH_CU_SUCCESS)
-		goto unlock;
-	code = event_create(cu, &made.after);
+		return code;
+	code = event_create(cu, &queue->after);
 	if (code != OH_CU_SUCCESS)
 		goto destroy_stream;
-	code = event_create(cu, &made.joined);
+	code = event_create(cu, &queue->joined);
 	if (code != OH_CU_SUCCESS)
 		goto destroy_after;
-	*queue = made;
-	goto unlock;
+	return OH_CU_SUCCESS;
 
 destroy_after:
-	cu->event_destroy(made.after);
+	cu->event_destroy(queue->after);
 destroy_stream:
-	cu->stream_destroy(made.stream);
-unlock:
-	pthread_mutex_unlock(&device->lock);
-	if (code != OH_CU_SUCCESS)
-		return oh_cuda_fail(cu, error, code, "no copy stream on cuda:%u",
-				    device->ordinal);
-	return ONEHOP_OK;
-}
-
-/* Enters the device and makes the queue ready. */
-static onehop_status
-enter_queue(struct oh_device *device, struct oh_queue *queue, uint32_t *generation,
-	    struct onehop_error *error)
-{
-	onehop_status status = oh_cuda_enter(device, generation, error);
-	if (status != ONEHOP_OK)
-		return status;
-	status = queue_ready(device, queue, *generation, error);
-	if (status != ONEHOP_OK)
-		oh_cuda_leave(device);
-	return status;
+	cu->stream_destroy(queue->stream);
+	return code;
 }
 
 static onehop_status
 cuda_queue_create(struct oh_device *device, struct oh_queue **queue, struct onehop_error *error)
 {
-	uint32_t generation;
 	struct oh_queue *made = calloc(1, sizeof *made);
 	if (!made)
 		return oh_fail_no_memory(error, sizeof *made, "a copy queue");
-	onehop_status status = enter_queue(device, made, &generation, error);
-	if (status != ONEHOP_OK) {
-		free(made);
-		return status;
-	}
+	onehop_status status = oh_cuda_enter(device, error);
+	if (status != ONEHOP_OK)
+		goto free_queue;
+	oh_cu_result code = make_handles(device->cu, made);
 	oh_cuda_leave(device);
+	if (code != OH_CU_SUCCESS) {
+		status = oh_cuda_fail(device->cu, error, code, "no copy stream on cuda:%u",
+				      device->ordinal);
+		goto free_queue;
+	}
 	*queue = made;
 	return ONEHOP_OK;
+
+free_queue:
+	free(made);
+	return status;
 }
 
 /* Waits for the copies that were given to it. */
@@ -119,7 +92,7 @@ cuda_queue_destroy(struct oh_device *device, struct oh_queue *queue)
 	const struct oh_cuda *cu = device->cu;
 	if (!queue)
 		return;
-	if (oh_cuda_enter_old(device, queue->generation) == OH_CU_SUCCESS) {
+	if (oh_cuda_enter_quietly(device)) {
 		cu->stream_sync(queue->stream);
 		cu->event_destroy(queue->joined);
 		cu->event_destroy(queue->after);
@@ -130,36 +103,26 @@ cuda_queue_destroy(struct oh_device *device, struct oh_queue *queue)
 }
 
 static onehop_status
-mark_ready(struct oh_device *device, struct oh_mark *mark, uint32_t generation,
-	   struct onehop_error *error)
-{
-	struct CUevent_st *event;
-	if (mark->generation == generation)
-		return ONEHOP_OK;
-	oh_cu_result code = event_create(device->cu, &event);
-	if (code != OH_CU_SUCCESS)
-		return oh_cuda_fail(device->cu, error, code, "no event on cuda:%u",
-				    device->ordinal);
-	*mark = (struct oh_mark){.event = event, .generation = generation};
-	return ONEHOP_OK;
-}
-
-static onehop_status
 cuda_mark_create(struct oh_device *device, struct oh_mark **mark, struct onehop_error *error)
 {
-	uint32_t generation;
 	struct oh_mark *made = calloc(1, sizeof *made);
 	if (!made)
 		return oh_fail_no_memory(error, sizeof *made, "a mark");
-	onehop_status status = oh_cuda_enter(device, &generation, error);
-	if (status == ONEHOP_OK) {
-		status = mark_ready(device, made, generation, error);
-		oh_cuda_leave(device);
-	}
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
-		free(made);
-	else
-		*mark = made;
+		goto free_mark;
+	oh_cu_result code = event_create(device->cu, &made->event);
+	oh_cuda_leave(device);
+	if (code != OH_CU_SUCCESS) {
+		status = oh_cuda_fail(device->cu, error, code, "no event on cuda:%u",
+				      device->ordinal);
+		goto free_mark;
+	}
+	*mark = made;
+	return ONEHOP_OK;
+
+free_mark:
+	free(made);
 	return status;
 }
 
@@ -168,7 +131,7 @@ cuda_mark_destroy(struct oh_device *device, struct oh_mark *mark)
 {
 	if (!mark)
 		return;
-	if (oh_cuda_enter_old(device, mark->generation) == OH_CU_SUCCESS) {
+	if (oh_cuda_enter_quietly(device)) {
 		device->cu->event_destroy(mark->event);
 		oh_cuda_leave(device);
 	}
@@ -239,9 +202,8 @@ order(struct oh_device *device, struct oh_queue *queue, uint64_t handle, int aft
 {
 	const struct oh_cuda *cu = device->cu;
 	struct CUstream_st *stream = (struct CUstream_st *)(uintptr_t)handle;
-	struct CUctx_st *current = oh_cuda_current(device), *home = NULL, *popped;
-	uint32_t generation;
-	onehop_status status = enter_queue(device, queue, &generation, error);
+	struct CUctx_st *current = oh_cuda_current(cu, device->device), *home = NULL, *popped;
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
 	oh_cu_result code = OH_CU_SUCCESS;
@@ -360,13 +322,9 @@ cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 	const struct oh_cuda *cu = device->cu;
 	oh_cu_result code = OH_CU_SUCCESS;
 	struct batch batch;
-	uint32_t generation;
-	onehop_status status = enter_queue(device, queue, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
-	status = mark_ready(device, mark, generation, error);
-	if (status != ONEHOP_OK)
-		goto leave;
 	for (uint64_t at = 0; at < count && code == OH_CU_SUCCESS;) {
 		at += batch_take(&batch, copies + at, count - at);
 		code = give(device, &batch, queue->stream);
@@ -380,7 +338,6 @@ cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 				      (unsigned long long)count, count == 1 ? "y" : "ies",
 				      device->ordinal);
 	}
-leave:
 	oh_cuda_leave(device);
 	return status;
 }
@@ -389,18 +346,11 @@ static onehop_status
 cuda_poll(struct oh_device *device, struct oh_mark *mark, int *done, struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
-	oh_cu_result code = oh_cuda_enter_old(device, mark->generation);
-	if (code == OH_CU_ERROR_CONTEXT_IS_DESTROYED) {
-		oh_fail(error, ONEHOP_DEVICE_LOST,
-			"the CUDA context on cuda:%u was reset or destroyed with copies under way",
-			device->ordinal);
-		oh_remedy(error, "start the transfer again, into memory of a new context");
-		return ONEHOP_DEVICE_LOST;
-	}
-	if (code == OH_CU_SUCCESS) {
-		code = cu->event_query(mark->event);
-		oh_cuda_leave(device);
-	}
+	onehop_status status = oh_cuda_enter(device, error);
+	if (status != ONEHOP_OK)
+		return status;
+	oh_cu_result code = cu->event_query(mark->event);
+	oh_cuda_leave(device);
 	if (code != OH_CU_SUCCESS && code != OH_CU_ERROR_NOT_READY)
 		return oh_cuda_fail(cu, error, code, "copies to cuda:%u failed", device->ordinal);
 	*done = code == OH_CU_SUCCESS;

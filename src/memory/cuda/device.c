@@ -4,35 +4,33 @@
  * is pushed and popped around each piece of driver work, so that no call leaves anything current
  * and calls may come from any thread. Contexts are never created or reset here.
  *
- * A caller may reset or destroy the context under us. Then streams, events, registrations and
- * allocations of it are gone, and touching their handles is undefined: everything carries the
- * generation of its context, and handles of an older generation are only forgotten.
+ * A caller may reset or destroy the context under us. Then its streams, events, registrations and
+ * allocations are gone, and touching their handles is undefined: each call first asks whether the
+ * context is still the one that was opened. If it is not, the device is of no more use, says
+ * DEVICE_LOST, and can only be closed; its owner opens it again.
  */
 #include "memory/cuda/device.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* CUDA's word for a context handle that is of no use any more. */
+/* CUDA's words for a context handle that is of no use any more. */
 static int
 means_gone(oh_cu_result code)
 {
 	return code == OH_CU_ERROR_INVALID_CONTEXT || code == OH_CU_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-/* Is the context that we hold gone? Without cuCtxGetId (before CUDA 12.0) a primary context that
- * somebody reset and then used again passes as the old one. Lock held. */
+/* Asks the driver. Without cuCtxGetId (before CUDA 12.0) a primary context that somebody reset and
+ * used again before we looked passes as the old one. */
 static int
-context_gone(struct oh_device *device)
+ask_whether_gone(const struct oh_device *device)
 {
 	const struct oh_cuda *cu = device->cu;
 	unsigned long long id = 0;
 	unsigned int flags, version;
 	int active = 1;
-	if (!device->context)
-		return 1;
 	if (device->primary &&
 	    cu->primary_state(device->device, &flags, &active) == OH_CU_SUCCESS && !active)
 		return 1;
@@ -42,42 +40,38 @@ context_gone(struct oh_device *device)
 	return code == OH_CU_SUCCESS ? id != device->context_id : means_gone(code);
 }
 
-/* A reference outlives a reset and has to be given back after it too. Lock held. */
-static void
-drop_context(struct oh_device *device)
+static int
+context_gone(struct oh_device *device)
 {
-	if (device->primary)
-		device->cu->primary_release(device->device);
-	device->context = NULL;
-	device->primary = 0;
+	if (!atomic_load(&device->gone) && ask_whether_gone(device))
+		atomic_store(&device->gone, 1);
+	return atomic_load(&device->gone);
 }
 
 struct CUctx_st *
-oh_cuda_current(struct oh_device *device)
+oh_cuda_current(const struct oh_cuda *cu, oh_cu_device device)
 {
-	const struct oh_cuda *cu = device->cu;
 	struct CUctx_st *current = NULL;
 	oh_cu_device on;
 	if (cu->ctx_current(&current) != OH_CU_SUCCESS || !current)
 		return NULL;
-	if (cu->ctx_device(&on) != OH_CU_SUCCESS || on != device->device)
+	if (cu->ctx_device(&on) != OH_CU_SUCCESS || on != device)
 		return NULL;
 	return current;
 }
 
-/* Lock held, or the device not shared yet. */
 static onehop_status
 take_context(struct oh_device *device, struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
-	struct CUctx_st *current = oh_cuda_current(device), *primary = NULL;
+	struct CUctx_st *current = oh_cuda_current(cu, device->device), *primary = NULL;
 	unsigned long long id = 0;
 	unsigned int flags;
 	int active = 0;
 	oh_cu_result code = OH_CU_SUCCESS;
 
 	/* A current context can only be the primary if that is active; it is not made for asking. */
-	if (current && (cu->primary_state(device->device, &flags, &active) != OH_CU_SUCCESS))
+	if (current && cu->primary_state(device->device, &flags, &active) != OH_CU_SUCCESS)
 		active = 0;
 	if (!current || active) {
 		code = cu->primary_retain(&primary, device->device);
@@ -101,25 +95,20 @@ take_context(struct oh_device *device, struct onehop_error *error)
 	device->context = context;
 	device->context_id = id;
 	device->primary = primary != NULL;
-	device->generation++;
 	return ONEHOP_OK;
 }
 
 onehop_status
-oh_cuda_enter(struct oh_device *device, uint32_t *generation, struct onehop_error *error)
+oh_cuda_enter(struct oh_device *device, struct onehop_error *error)
 {
-	onehop_status status = ONEHOP_OK;
-	pthread_mutex_lock(&device->lock);
 	if (context_gone(device)) {
-		drop_context(device);
-		status = take_context(device, error);
+		oh_fail(error, ONEHOP_DEVICE_LOST,
+			"the CUDA context that cuda:%u was opened in was reset or destroyed",
+			device->ordinal);
+		oh_remedy(error, "open the device again; what was in its memory is lost");
+		return ONEHOP_DEVICE_LOST;
 	}
-	struct CUctx_st *context = device->context;
-	*generation = device->generation;
-	pthread_mutex_unlock(&device->lock);
-	if (status != ONEHOP_OK)
-		return status;
-	oh_cu_result code = device->cu->ctx_push(context);
+	oh_cu_result code = device->cu->ctx_push(device->context);
 	if (code != OH_CU_SUCCESS)
 		return oh_cuda_fail(device->cu, error, code,
 				    "the CUDA context on cuda:%u cannot be made current",
@@ -127,14 +116,10 @@ oh_cuda_enter(struct oh_device *device, uint32_t *generation, struct onehop_erro
 	return ONEHOP_OK;
 }
 
-oh_cu_result
-oh_cuda_enter_old(struct oh_device *device, uint32_t generation)
+int
+oh_cuda_enter_quietly(struct oh_device *device)
 {
-	pthread_mutex_lock(&device->lock);
-	struct CUctx_st *context = device->context;
-	int good = generation == device->generation && !context_gone(device);
-	pthread_mutex_unlock(&device->lock);
-	return good ? device->cu->ctx_push(context) : OH_CU_ERROR_CONTEXT_IS_DESTROYED;
+	return oh_cuda_enter(device, NULL) == ONEHOP_OK;
 }
 
 void
@@ -142,64 +127,6 @@ oh_cuda_leave(struct oh_device *device)
 {
 	struct CUctx_st *popped;
 	device->cu->ctx_pop(&popped);
-}
-
-onehop_status
-oh_cuda_stream(struct oh_device *device, uint32_t generation, struct CUstream_st **stream,
-	       struct onehop_error *error)
-{
-	oh_cu_result code = OH_CU_SUCCESS;
-	pthread_mutex_lock(&device->lock);
-	if (!device->stream || device->stream_generation != generation) {
-		code = device->cu->stream_create(&device->stream, OH_CU_STREAM_NON_BLOCKING);
-		if (code != OH_CU_SUCCESS)
-			device->stream = NULL;
-		device->stream_generation = generation;
-	}
-	*stream = device->stream;
-	pthread_mutex_unlock(&device->lock);
-	if (code != OH_CU_SUCCESS)
-		return oh_cuda_fail(device->cu, error, code, "no stream on cuda:%u",
-				    device->ordinal);
-	return ONEHOP_OK;
-}
-
-onehop_status
-oh_cuda_hold(struct oh_device *device, enum oh_cuda_kind kind, uint64_t address,
-	     uint32_t generation, struct onehop_error *error)
-{
-	struct oh_cuda_holding *holding = malloc(sizeof *holding);
-	if (!holding)
-		return oh_fail_no_memory(error, sizeof *holding, "a note of device memory");
-	*holding = (struct oh_cuda_holding){NULL, address, generation, kind};
-	pthread_mutex_lock(&device->lock);
-	holding->next = device->holdings;
-	device->holdings = holding;
-	pthread_mutex_unlock(&device->lock);
-	return ONEHOP_OK;
-}
-
-/* The latest with that address is at the head: an older one of a context that is gone may have had
- * the same, and goes with it. */
-uint32_t
-oh_cuda_forget(struct oh_device *device, enum oh_cuda_kind kind, uint64_t address)
-{
-	uint32_t generation = 0;
-	pthread_mutex_lock(&device->lock);
-	struct oh_cuda_holding **at = &device->holdings;
-	while (*at) {
-		struct oh_cuda_holding *holding = *at;
-		if (holding->kind != kind || holding->address != address) {
-			at = &holding->next;
-			continue;
-		}
-		if (!generation)
-			generation = holding->generation;
-		*at = holding->next;
-		free(holding);
-	}
-	pthread_mutex_unlock(&device->lock);
-	return generation;
 }
 
 uint32_t
@@ -216,6 +143,29 @@ best_way(const struct oh_cuda *cu)
 	if (cu->batch_13)
 		return OH_CUDA_BATCH_13;
 	return cu->batch_12 ? OH_CUDA_BATCH_12 : OH_CUDA_LOOP;
+}
+
+static onehop_status
+make_stream(struct oh_device *device, struct onehop_error *error)
+{
+	onehop_status status = oh_cuda_enter(device, error);
+	if (status != ONEHOP_OK)
+		return status;
+	oh_cu_result code =
+		device->cu->stream_create(&device->stream, OH_CU_STREAM_NON_BLOCKING);
+	oh_cuda_leave(device);
+	if (code != OH_CU_SUCCESS)
+		return oh_cuda_fail(device->cu, error, code, "no stream on cuda:%u",
+				    device->ordinal);
+	return ONEHOP_OK;
+}
+
+/* A reference outlives a reset and has to be given back after it too. */
+static void
+drop_context(struct oh_device *device)
+{
+	if (device->primary)
+		device->cu->primary_release(device->device);
 }
 
 onehop_status
@@ -237,37 +187,26 @@ oh_cuda_open(uint32_t ordinal, struct oh_device **device, struct onehop_error *e
 	made->cu = cu;
 	made->ordinal = ordinal;
 	atomic_init(&made->way, best_way(cu));
+	atomic_init(&made->gone, 0);
 	oh_cu_result code = cu->device_get(&made->device, (int)ordinal);
-	if (code != OH_CU_SUCCESS)
+	if (code != OH_CU_SUCCESS) {
 		status = oh_cuda_fail(cu, error, code, "cuda:%u cannot be opened", ordinal);
-	else
-		status = take_context(made, error);
-	if (status != ONEHOP_OK) {
-		free(made);
-		return status;
+		goto free_device;
 	}
-	pthread_mutex_init(&made->lock, NULL);
+	status = take_context(made, error);
+	if (status != ONEHOP_OK)
+		goto free_device;
+	status = make_stream(made, error);
+	if (status != ONEHOP_OK)
+		goto drop_context;
 	*device = made;
 	return ONEHOP_OK;
-}
 
-/* What its owner did not give back goes with the device. */
-static void
-drop_holdings(struct oh_device *device)
-{
-	const struct oh_cuda *cu = device->cu;
-	while (device->holdings) {
-		struct oh_cuda_holding *holding = device->holdings;
-		device->holdings = holding->next;
-		if (oh_cuda_enter_old(device, holding->generation) == OH_CU_SUCCESS) {
-			if (holding->kind == OH_CUDA_PIN)
-				cu->host_unregister((void *)(uintptr_t)holding->address);
-			else
-				cu->mem_free(holding->address);
-			oh_cuda_leave(device);
-		}
-		free(holding);
-	}
+drop_context:
+	drop_context(made);
+free_device:
+	free(made);
+	return status;
 }
 
 void
@@ -275,27 +214,18 @@ oh_cuda_close(struct oh_device *device)
 {
 	if (!device)
 		return;
-	if (device->stream &&
-	    oh_cuda_enter_old(device, device->stream_generation) == OH_CU_SUCCESS) {
+	if (oh_cuda_enter_quietly(device)) {
 		device->cu->stream_destroy(device->stream);
 		oh_cuda_leave(device);
 	}
-	drop_holdings(device);
 	drop_context(device);
-	pthread_mutex_destroy(&device->lock);
 	free(device);
 }
 
 int
 oh_cuda_alive(struct oh_device *device)
 {
-	pthread_mutex_lock(&device->lock);
-	int alive = !context_gone(device);
-	for (struct oh_cuda_holding *h = device->holdings; h && alive; h = h->next)
-		if (h->kind == OH_CUDA_PIN && h->generation != device->generation)
-			alive = 0;
-	pthread_mutex_unlock(&device->lock);
-	return alive;
+	return !context_gone(device);
 }
 
 static void
@@ -333,7 +263,6 @@ oh_cuda_describe(struct oh_device *device, struct onehop_device_info *info,
 	struct onehop_device_info got = {.size = info->size, .pointer_bits = sizeof(void *) * 8};
 	size_t total = 0;
 	int version = 0;
-	uint32_t generation;
 	oh_cu_result code = cu->device_name(got.name, (int)sizeof got.name - 1, device->device);
 	if (code == OH_CU_SUCCESS)
 		code = cu->device_memory(&total, device->device);
@@ -342,7 +271,7 @@ oh_cuda_describe(struct oh_device *device, struct onehop_device_info *info,
 	if (code == OH_CU_SUCCESS)
 		code = cu->driver_version(&version);
 	if (code == OH_CU_SUCCESS) {
-		onehop_status status = oh_cuda_enter(device, &generation, error);
+		onehop_status status = oh_cuda_enter(device, error);
 		if (status != ONEHOP_OK)
 			return status;
 		code = free_memory(device, &got.free_bytes);

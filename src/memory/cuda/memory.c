@@ -2,9 +2,8 @@
  * host memory for copies.
  *
  * Memory is told apart by the device that the driver names for its address, not by its context:
- * pools and mapped ranges may have none. What was allocated or pinned is remembered with its
- * context's generation, so that an address which the driver has given to somebody else since a
- * reset is never freed. Copies into the device are not here.
+ * pools and mapped ranges may have none. Nothing is freed or unpinned once the context is gone: by
+ * then the driver may have given the address to somebody else. Copies into the device are not here.
  */
 #include "memory/cuda/device.h"
 
@@ -33,22 +32,16 @@ onehop_status
 oh_cuda_alloc(struct oh_device *device, uint64_t bytes, uint64_t *address, struct onehop_error *error)
 {
 	oh_cu_address got = 0;
-	uint32_t generation;
 	if (bytes == 0) {
 		*address = 0;
 		return ONEHOP_OK;
 	}
-	onehop_status status = oh_cuda_enter(device, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
 	oh_cu_result code = device->cu->mem_alloc(&got, bytes);
-	if (code != OH_CU_SUCCESS) {
+	if (code != OH_CU_SUCCESS)
 		status = alloc_failed(device, code, bytes, error);
-	} else {
-		status = oh_cuda_hold(device, OH_CUDA_ALLOCATION, got, generation, error);
-		if (status != ONEHOP_OK)
-			device->cu->mem_free(got);
-	}
 	oh_cuda_leave(device);
 	if (status == ONEHOP_OK)
 		*address = got;
@@ -59,8 +52,7 @@ void
 oh_cuda_free(struct oh_device *device, uint64_t address, uint64_t bytes)
 {
 	(void)bytes;
-	uint32_t generation = oh_cuda_forget(device, OH_CUDA_ALLOCATION, address);
-	if (!generation || oh_cuda_enter_old(device, generation) != OH_CU_SUCCESS)
+	if (!address || !oh_cuda_enter_quietly(device))
 		return;
 	device->cu->mem_free(address);
 	oh_cuda_leave(device);
@@ -140,14 +132,13 @@ check_range(struct oh_device *device, uint64_t address, uint64_t bytes, struct o
 onehop_status
 oh_cuda_check(struct oh_device *device, uint64_t address, uint64_t bytes, struct onehop_error *error)
 {
-	uint32_t generation;
 	if (bytes == 0)
 		return ONEHOP_OK;
 	if (bytes - 1 > UINT64_MAX - address)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
 			       "%llu bytes at 0x%llx do not fit into the address space",
 			       (unsigned long long)bytes, (unsigned long long)address);
-	onehop_status status = oh_cuda_enter(device, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
 	status = check_place(device, address, error);
@@ -162,15 +153,11 @@ oh_cuda_read(struct oh_device *device, uint64_t address, void *destination, uint
 	  struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
-	struct CUstream_st *stream;
-	uint32_t generation;
+	struct CUstream_st *stream = device->stream;
 	oh_cu_result code = OH_CU_SUCCESS;
-	onehop_status status = oh_cuda_enter(device, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
-	status = oh_cuda_stream(device, generation, &stream, error);
-	if (status != ONEHOP_OK)
-		goto leave;
 	for (uint64_t at = 0; at < bytes && code == OH_CU_SUCCESS;) {
 		uint64_t piece = bytes - at < READ_PIECE ? bytes - at : READ_PIECE;
 		code = cu->copy_out((char *)destination + at, address + at, piece, stream);
@@ -183,7 +170,6 @@ oh_cuda_read(struct oh_device *device, uint64_t address, void *destination, uint
 	if (code != OH_CU_SUCCESS)
 		status = oh_cuda_fail(cu, error, code, "%llu bytes of cuda:%u cannot be read",
 				      (unsigned long long)bytes, device->ordinal);
-leave:
 	oh_cuda_leave(device);
 	return status;
 }
@@ -193,23 +179,18 @@ oh_cuda_fill(struct oh_device *device, uint64_t address, uint64_t bytes, uint8_t
 	  struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
-	struct CUstream_st *stream;
-	uint32_t generation;
+	struct CUstream_st *stream = device->stream;
 	if (bytes == 0)
 		return ONEHOP_OK;
-	onehop_status status = oh_cuda_enter(device, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
-	status = oh_cuda_stream(device, generation, &stream, error);
-	if (status != ONEHOP_OK)
-		goto leave;
 	oh_cu_result code = cu->fill(address, value, bytes, stream);
 	if (code == OH_CU_SUCCESS)
 		code = cu->stream_sync(stream);
 	if (code != OH_CU_SUCCESS)
 		status = oh_cuda_fail(cu, error, code, "%llu bytes of cuda:%u cannot be filled",
 				      (unsigned long long)bytes, device->ordinal);
-leave:
 	oh_cuda_leave(device);
 	return status;
 }
@@ -242,24 +223,15 @@ pin_failed(struct oh_device *device, oh_cu_result code, uint64_t bytes, struct o
 onehop_status
 oh_cuda_pin(struct oh_device *device, void *memory, uint64_t bytes, struct onehop_error *error)
 {
-	const struct oh_cuda *cu = device->cu;
-	uint64_t address = (uint64_t)(uintptr_t)memory;
-	uint32_t generation;
 	if (bytes == 0)
 		return ONEHOP_OK;
-	onehop_status status = oh_cuda_enter(device, &generation, error);
+	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
-	oh_cu_result code = cu->host_register(memory, bytes, OH_CU_HOST_REGISTER_PORTABLE);
-	if (code != OH_CU_SUCCESS) {
+	oh_cu_result code =
+		device->cu->host_register(memory, bytes, OH_CU_HOST_REGISTER_PORTABLE);
+	if (code != OH_CU_SUCCESS)
 		status = pin_failed(device, code, bytes, error);
-	} else {
-		/* Whatever was pinned here in a context that is gone is replaced. */
-		oh_cuda_forget(device, OH_CUDA_PIN, address);
-		status = oh_cuda_hold(device, OH_CUDA_PIN, address, generation, error);
-		if (status != ONEHOP_OK)
-			cu->host_unregister(memory);
-	}
 	oh_cuda_leave(device);
 	return status;
 }
@@ -267,9 +239,7 @@ oh_cuda_pin(struct oh_device *device, void *memory, uint64_t bytes, struct oneho
 void
 oh_cuda_unpin(struct oh_device *device, void *memory, uint64_t bytes)
 {
-	(void)bytes;
-	uint32_t generation = oh_cuda_forget(device, OH_CUDA_PIN, (uint64_t)(uintptr_t)memory);
-	if (!generation || oh_cuda_enter_old(device, generation) != OH_CU_SUCCESS)
+	if (bytes == 0 || !oh_cuda_enter_quietly(device))
 		return;
 	device->cu->host_unregister(memory);
 	oh_cuda_leave(device);

@@ -1,0 +1,85 @@
+/* One load, step by step and timed: what load, explain and bench share. */
+#ifndef CLI_JOB_H
+#define CLI_JOB_H
+
+#include "request.h"
+
+/* Nanoseconds. first_read and what follows are moments since the transfer's start; the others are
+ * durations. whole is from before the model was opened to the last byte, less what was done for
+ * checks only. */
+struct job_times {
+	uint64_t open, parse, select, allocate, plan, prepare;
+	uint64_t first_read, first_copy, last_read, last_byte;
+	uint64_t whole;
+};
+
+/* The phases by name, in order; from the JOB_MOMENTS-th on they are moments. */
+#define JOB_PHASES 10
+#define JOB_MOMENTS 6
+struct job_phase {
+	const char *key;   /* "first_read_ns" */
+	const char *words; /* "first read" */
+	size_t offset;     /* in struct job_times */
+};
+extern const struct job_phase job_phases[JOB_PHASES];
+uint64_t job_phase(const struct job_times *times, size_t index);
+
+struct job {
+	struct onehop_runtime *runtime; /* not the job's own */
+	const char *device;
+	const struct request *request;
+	struct onehop_model *model;
+	struct onehop_selection *selection;
+	struct onehop_buffer *arena;
+	struct onehop_plan *plan;
+	struct onehop_transfer *transfer;
+	struct onehop_selection_info layout;
+	struct onehop_plan_info planned;
+	struct onehop_completion completion;
+	struct job_times times;
+};
+
+/* A runtime as the request wants it. */
+onehop_status job_runtime(const struct request *request, struct onehop_runtime **runtime,
+			  struct onehop_error *error);
+
+/* The request's device, or cuda:0 if there is one, else host. */
+const char *job_device(const struct request *request, struct onehop_runtime *runtime);
+
+void job_begin(struct job *job, struct onehop_runtime *runtime, const char *device,
+	       const struct request *request);
+
+/* The steps, in this order; what a step made before is made anew. Each adds to times. */
+onehop_status job_open(struct job *job, const char *path, struct onehop_error *error);
+/* The arena, filled with a byte that stands out if poison is set (not timed). */
+onehop_status job_allocate(struct job *job, int poison, struct onehop_error *error);
+onehop_status job_plan(struct job *job, struct onehop_error *error);
+onehop_status job_prepare(struct job *job, struct onehop_error *error);
+/* Starts it and waits, with a bar unless quiet; ends with CANCELLED after Ctrl-C. */
+onehop_status job_move(struct job *job, int quiet, struct onehop_error *error);
+
+/* All steps. */
+onehop_status job_load(struct job *job, const char *path, int poison, int quiet,
+		       struct onehop_error *error);
+
+/* Gives back all that the steps made; the times stay. */
+void job_drop(struct job *job);
+/* Keeps the model and the selection. */
+void job_drop_transfer(struct job *job);
+
+/* What the getters of a model and its selection say; an index that is in range cannot fail. */
+struct onehop_model_info job_model_info(const struct onehop_model *model);
+struct onehop_tensor job_tensor(const struct onehop_model *model, uint64_t index);
+struct onehop_item job_item(const struct job *job, uint64_t index);
+
+/* Room for a shape of any rank. Give it a zeroed one and free shape->dims in the end. */
+struct shape {
+	uint64_t *dims;
+	uint64_t rank;
+	uint64_t room;
+};
+/* The shape of a tensor, or of the rank's part of it if item is not NULL. -1 for no memory. */
+int job_shape(const struct onehop_model *model, uint64_t tensor, const struct onehop_item *item,
+	      struct shape *shape);
+
+#endif
