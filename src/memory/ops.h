@@ -3,7 +3,7 @@
  * left waiting on another thread of ours.
  *
  *   device   one GPU, or the host
- *   queue    an ordered stream of copies of one transfer
+ *   queue    an ordered stream of copies
  *   mark     remembers the last copy of one ring block: is it done?
  */
 #ifndef OH_MEMORY_OPS_H
@@ -88,7 +88,7 @@ struct oh_memory_ops {
 				     struct onehop_error *error);
 	void (*mark_destroy)(struct oh_device *device, struct oh_mark *mark);
 
-	/* Gives count copies to the queue and sets the mark behind them. Does not wait. If it fails,
+	/* Gives count copies (0 is allowed) to the queue and sets the mark behind them. Does not wait. If it fails,
 	 * some of them may be under way: it then waits for them, so that the source is free. */
 	onehop_status (*copy)(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
 			      const struct oh_copy *copies, uint64_t count,

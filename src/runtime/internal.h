@@ -35,8 +35,10 @@ struct oh_region {
 	uint64_t pinned_bytes; /* 0 where nothing is pinned */
 };
 
-/* One way into a device: its ring of blocks. */
+/* One way into a device: its ring of blocks, and the one queue that all copies from them go through,
+ * since a GPU's copy engine serves a second stream only when the first has run dry. */
 struct oh_lane {
+	struct oh_queue *queue;
 	struct oh_region *regions;
 	struct oh_block *blocks; /* most of them, made as needed */
 	uint32_t *free; /* a stack of block indices */
@@ -100,7 +102,11 @@ struct onehop_transfer {
 	struct onehop_runtime *runtime;
 	struct onehop_plan *plan;
 	struct oh_rt_device *device;
-	struct oh_queue *queue;
+	/* What the first copy waits for, if the caller asked: a queue that waits for the caller's
+	 * stream, and a mark in it. While gated is set nothing of the transfer is done. */
+	struct oh_queue *gate_queue;
+	struct oh_mark *gate_mark;
+	int gated;
 	struct oh_flow flow;
 	struct oh_in_flight *in_flight; /* a ring of as many as the lane has blocks */
 	uint32_t in_flight_first;
@@ -140,7 +146,7 @@ struct onehop_runtime {
 	pthread_t *threads;
 	uint32_t thread_count;
 	uint32_t idle; /* workers that wait for work */
-	uint32_t in_flight; /* copies, of all transfers */
+	uint32_t in_flight; /* windows that are being copied and closed gates, of all transfers */
 	int polling;   /* a thread looks after copies in flight */
 	int stop;
 	struct oh_rt_device *devices;

@@ -99,18 +99,24 @@ oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
 }
 
 static onehop_status
-prepare_lane(struct onehop_runtime *runtime, struct oh_lane *lane, struct onehop_error *error)
+prepare_lane(struct onehop_runtime *runtime, struct oh_rt_device *device,
+	     struct onehop_error *error)
 {
+	struct oh_lane *lane = &device->lane;
+	onehop_status status;
 	if (lane->most)
 		return ONEHOP_OK;
+	status = device->ops->queue_create(device->handle, &lane->queue, error);
+	if (status)
+		return status;
 	uint64_t most = oh_max(runtime->ring_bytes / runtime->options.block_bytes, 1);
 	lane->blocks = calloc(most, sizeof *lane->blocks);
 	lane->free = calloc(most, sizeof *lane->free);
 	if (!lane->blocks || !lane->free) {
 		free(lane->blocks);
 		free(lane->free);
-		lane->blocks = NULL;
-		lane->free = NULL;
+		device->ops->queue_destroy(device->handle, lane->queue);
+		memset(lane, 0, sizeof *lane);
 		return oh_fail_no_memory(error, most * sizeof *lane->blocks, "the ring");
 	}
 	lane->most = (uint32_t)most;
@@ -169,7 +175,7 @@ oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device, uin
 {
 	struct oh_lane *lane = &device->lane;
 	pthread_mutex_lock(&runtime->ring_lock);
-	onehop_status status = prepare_lane(runtime, lane, error);
+	onehop_status status = prepare_lane(runtime, device, error);
 	if (status)
 		goto unlock;
 	uint64_t target = oh_min(want, lane->most);
@@ -198,6 +204,8 @@ oh_lane_close(struct onehop_runtime *runtime, struct oh_rt_device *device)
 	assert(lane->free_count == lane->made);
 	for (uint32_t i = 0; i < lane->made; i++)
 		device->ops->mark_destroy(device->handle, lane->blocks[i].mark);
+	if (lane->most)
+		device->ops->queue_destroy(device->handle, lane->queue);
 	while (lane->regions) {
 		struct oh_region *region = lane->regions;
 		lane->regions = region->next;

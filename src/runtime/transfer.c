@@ -64,16 +64,21 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 			      runtime->options.slice_bytes, most + 1, error);
 	if (status)
 		goto free_in_flight;
-	status = ops->queue_create(plan->device->handle, &transfer->queue, error);
+	status = ops->queue_create(plan->device->handle, &transfer->gate_queue, error);
 	if (status)
 		goto free_flow;
-	status = init_cond(&transfer->cond, error);
+	status = ops->mark_create(plan->device->handle, &transfer->gate_mark, error);
 	if (status)
 		goto destroy_queue;
+	status = init_cond(&transfer->cond, error);
+	if (status)
+		goto destroy_mark;
 	*out = transfer;
 	return ONEHOP_OK;
+destroy_mark:
+	ops->mark_destroy(plan->device->handle, transfer->gate_mark);
 destroy_queue:
-	ops->queue_destroy(plan->device->handle, transfer->queue);
+	ops->queue_destroy(plan->device->handle, transfer->gate_queue);
 free_flow:
 	oh_flow_free(&transfer->flow);
 free_in_flight:
@@ -87,6 +92,18 @@ void
 onehop_start_options_init(struct onehop_start_options *options)
 {
 	*options = (struct onehop_start_options){.size = sizeof *options};
+}
+
+/* The lane's queue is shared, so that it cannot wait for a caller's stream: the host does. */
+static onehop_status
+close_gate(struct onehop_transfer *transfer, uint64_t stream, struct onehop_error *error)
+{
+	const struct oh_memory_ops *ops = transfer->device->ops;
+	struct oh_device *handle = transfer->device->handle;
+	onehop_status status = ops->queue_after(handle, transfer->gate_queue, stream, error);
+	if (!status)
+		status = ops->copy(handle, transfer->gate_queue, transfer->gate_mark, NULL, 0, error);
+	return status;
 }
 
 static onehop_status
@@ -104,8 +121,7 @@ before_start(struct onehop_transfer *transfer, const struct onehop_start_options
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "unknown start flags 0x%x",
 			       options->flags);
 	if (options && options->flags & ONEHOP_START_AFTER_STREAM)
-		return device->ops->queue_after(device->handle, transfer->queue,
-						options->after_stream, error);
+		return close_gate(transfer, options->after_stream, error);
 	return ONEHOP_OK;
 }
 
@@ -135,6 +151,7 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 	transfer->error.status = ONEHOP_OK;
 	transfer->started_ns = oh_now_ns();
 	transfer->starved_since_ns = 0;
+	transfer->gated = options && options->flags & ONEHOP_START_AFTER_STREAM;
 	oh_flow_reset(&transfer->flow);
 	oh_transfer_admit(transfer);
 	pthread_mutex_unlock(&runtime->lock);
@@ -282,8 +299,9 @@ onehop_transfer_join(struct onehop_transfer *transfer, uint64_t stream, struct o
 		status = outcome(transfer, error);
 	}
 	pthread_mutex_unlock(&runtime->lock);
-	return status ? status
-		      : device->ops->queue_join(device->handle, transfer->queue, stream, error);
+	if (status || !device->lane.queue)
+		return status;
+	return device->ops->queue_join(device->handle, device->lane.queue, stream, error);
 }
 
 void
@@ -296,7 +314,8 @@ onehop_transfer_destroy(struct onehop_transfer *transfer)
 	pthread_mutex_lock(&runtime->lock);
 	oh_help(transfer, UINT64_MAX, has_ended);
 	pthread_mutex_unlock(&runtime->lock);
-	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->queue);
+	transfer->device->ops->mark_destroy(transfer->device->handle, transfer->gate_mark);
+	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->gate_queue);
 	pthread_cond_destroy(&transfer->cond);
 	oh_flow_free(&transfer->flow);
 	free(transfer->in_flight);

@@ -76,7 +76,7 @@ most_in_need(struct onehop_runtime *runtime)
 	if (!t)
 		return NULL;
 	do {
-		if (oh_flow_wants(&t->flow) == OH_FLOW_WANTS_BLOCK) {
+		if (!t->gated && oh_flow_wants(&t->flow) == OH_FLOW_WANTS_BLOCK) {
 			if (t->device->lane.free_count == 0)
 				note_starving(t);
 			else if (!best || t->blocks_held < best->blocks_held)
@@ -95,7 +95,7 @@ grant(struct onehop_runtime *runtime)
 	if (!t)
 		return;
 	do {
-		while (oh_flow_wants(&t->flow) == OH_FLOW_WANTS_PLACE)
+		while (!t->gated && oh_flow_wants(&t->flow) == OH_FLOW_WANTS_PLACE)
 			oh_flow_open(&t->flow, 0, 0);
 		t = t->next;
 	} while (t != runtime->active);
@@ -166,6 +166,7 @@ oh_transfer_admit(struct onehop_transfer *transfer)
 		runtime->active = transfer;
 	}
 	transfer->state = OH_TRANSFER_RUNNING;
+	runtime->in_flight += transfer->gated != 0;
 	grant(runtime);
 	wake_one(runtime);
 	oh_transfer_check_end(transfer);
@@ -215,7 +216,7 @@ oh_transfer_check_end(struct onehop_transfer *transfer)
 	struct onehop_runtime *runtime = transfer->runtime;
 	struct onehop_error error;
 	if (transfer->state != OH_TRANSFER_RUNNING || !oh_flow_ended(&transfer->flow) ||
-	    transfer->reading || transfer->issuing)
+	    transfer->reading || transfer->issuing || transfer->gated)
 		return;
 	transfer->state = OH_TRANSFER_ENDING;
 	dismiss(transfer);
@@ -260,7 +261,7 @@ issue(struct onehop_transfer *transfer, uint32_t window, uint64_t *count,
 			copies[i].source = block->memory + from[i].block_offset;
 			copies[i].bytes = from[i].bytes;
 		}
-		onehop_status status = device->ops->copy(device->handle, transfer->queue, block->mark,
+		onehop_status status = device->ops->copy(device->handle, device->lane.queue, block->mark,
 							 copies, batch, error);
 		if (status)
 			return status;
@@ -314,8 +315,9 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 		wake_one(runtime);
 }
 
-/* The oldest copy of a transfer, to be asked about outside the lock. It stays while polling is set:
- * only the poller takes copies off, and a transfer with one does not end. */
+/* The oldest copy of a transfer, or its gate, to be asked about outside the lock. It stays while
+ * polling is set: only the poller takes copies off and opens gates, and a transfer with either does
+ * not end. */
 struct probe {
 	struct onehop_transfer *transfer;
 	struct oh_mark *mark;
@@ -332,14 +334,38 @@ collect(struct onehop_runtime *runtime, struct probe probes[POLL_BATCH])
 	if (!t)
 		return 0;
 	do {
-		if (t->in_flight_count && count < POLL_BATCH) {
+		if ((t->gated || t->in_flight_count) && count < POLL_BATCH) {
 			uint32_t block = t->in_flight[t->in_flight_first].block;
 			probes[count].transfer = t;
-			probes[count++].mark = t->device->lane.blocks[block].mark;
+			probes[count++].mark = t->gated ? t->gate_mark
+							: t->device->lane.blocks[block].mark;
 		}
 		t = t->next;
 	} while (t != runtime->active);
 	return count;
+}
+
+/* What the caller's stream held has ended, or does not matter any more. */
+static void
+open_gate(struct onehop_transfer *transfer, const struct onehop_error *failure)
+{
+	transfer->gated = 0;
+	transfer->runtime->in_flight--;
+	if (failure)
+		oh_transfer_stop(transfer, failure);
+	grant(transfer->runtime);
+	wake_one(transfer->runtime);
+	oh_transfer_check_end(transfer);
+}
+
+static void
+take_off(struct onehop_transfer *transfer, const struct onehop_error *failure)
+{
+	uint32_t window = transfer->in_flight[transfer->in_flight_first].window;
+	transfer->in_flight_first = (transfer->in_flight_first + 1) % transfer->device->lane.most;
+	transfer->in_flight_count--;
+	transfer->runtime->in_flight--;
+	copy_ended(transfer, window, failure);
 }
 
 /* One round over the copies in flight, the lock held but for the driver's calls. 1 if any ended. */
@@ -357,13 +383,13 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 	pthread_mutex_lock(&runtime->lock);
 	for (uint32_t i = 0; i < count; i++) {
 		struct onehop_transfer *t = probes[i].transfer;
-		if (!probes[i].done && !probes[i].status)
+		const struct onehop_error *failure = probes[i].status ? &probes[i].error : NULL;
+		if (!probes[i].done && !failure && !(t->gated && t->flow.stopped))
 			continue;
-		uint32_t window = t->in_flight[t->in_flight_first].window;
-		t->in_flight_first = (t->in_flight_first + 1) % t->device->lane.most;
-		t->in_flight_count--;
-		runtime->in_flight--;
-		copy_ended(t, window, probes[i].status ? &probes[i].error : NULL);
+		if (t->gated)
+			open_gate(t, failure);
+		else
+			take_off(t, failure);
 		any = 1;
 	}
 	return any;

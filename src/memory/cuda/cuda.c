@@ -3,7 +3,8 @@
  * Streams are non-blocking, so nothing waits for the legacy stream or makes it wait unless
  * queue_after and queue_join say so. Many copies go to the driver in one call where it has one:
  * CUDA 13.0's, else 12.8's, else a loop; a driver that has the call but refuses to do it is given
- * the loop from then on. Starting copies allocates nothing. Nothing here picks routes, sizes of blocks or what is copied when.
+ * the loop from then on. Starting copies allocates nothing. Nothing here picks routes, sizes of
+ * blocks or what is copied when.
  */
 #include "memory/cuda/device.h"
 
@@ -172,8 +173,8 @@ is_captured(const struct oh_cuda *cu, struct CUstream_st *stream)
 	       status != 0;
 }
 
-/* An event must be of its stream's context, so one is made there for the purpose; destroying it does
- * not undo the wait. The stream's context is current. */
+/* An event must be of its stream's context, so one is made there for the purpose; destroying it
+ * does not undo the wait. The stream's context is current. */
 static oh_cu_result
 wait_for_foreign(const struct oh_cuda *cu, struct oh_queue *queue, struct CUstream_st *stream)
 {

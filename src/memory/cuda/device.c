@@ -70,7 +70,7 @@ take_context(struct oh_device *device, struct onehop_error *error)
 	int active = 0;
 	oh_cu_result code = OH_CU_SUCCESS;
 
-	/* A current context can only be the primary if that is active; it is not made for asking. */
+	/* A current context can be the primary only if that is active; asking must not make it. */
 	if (current && cu->primary_state(device->device, &flags, &active) != OH_CU_SUCCESS)
 		active = 0;
 	if (!current || active) {

@@ -1,5 +1,5 @@
-/* Finding the CUDA driver: loads libcuda.so.1 from where the loader looks for it, fills the table of
- * functions once, and puts the driver's errors into words.
+/* Finding the CUDA driver: loads libcuda.so.1 from where the loader looks for it, fills the table
+ * of functions once, and puts the driver's errors into words.
  *
  * Names are the exported ones, each with the signature of its row; cuGetProcAddress is not needed
  * for that. The library stays loaded: CUDA cannot be unloaded while anything may use it. Whether it
@@ -45,7 +45,8 @@ fill_table(void *library, struct oh_cuda *table, struct onehop_error *error)
 			oh_fail(error, ONEHOP_NO_DEVICE,
 				LIBRARY " has no %s, which CUDA %d.%d and later have", rows[i].name,
 				rows[i].version / 1000, rows[i].version % 1000 / 10);
-			oh_remedy(error, "install a newer NVIDIA driver, or use the device \"host\"");
+			oh_remedy(error,
+				  "install a newer NVIDIA driver, or use the device \"host\"");
 			return ONEHOP_NO_DEVICE;
 		}
 		memcpy((char *)table + rows[i].offset, &symbol, sizeof symbol);

@@ -9,7 +9,7 @@
 
 #include "base/sys.h"
 
-/* Reading into pageable memory is staged by the driver; smaller pieces hold its stager less long. */
+/* Reading into pageable memory is staged by the driver; smaller pieces hold its stager less. */
 #define READ_PIECE ((uint64_t)64 << 20)
 
 static onehop_status
@@ -29,7 +29,8 @@ alloc_failed(struct oh_device *device, oh_cu_result code, uint64_t bytes,
 }
 
 onehop_status
-oh_cuda_alloc(struct oh_device *device, uint64_t bytes, uint64_t *address, struct onehop_error *error)
+oh_cuda_alloc(struct oh_device *device, uint64_t bytes, uint64_t *address,
+	      struct onehop_error *error)
 {
 	oh_cu_address got = 0;
 	if (bytes == 0) {
@@ -130,7 +131,8 @@ check_range(struct oh_device *device, uint64_t address, uint64_t bytes, struct o
 }
 
 onehop_status
-oh_cuda_check(struct oh_device *device, uint64_t address, uint64_t bytes, struct onehop_error *error)
+oh_cuda_check(struct oh_device *device, uint64_t address, uint64_t bytes,
+	      struct onehop_error *error)
 {
 	if (bytes == 0)
 		return ONEHOP_OK;
