@@ -173,8 +173,8 @@ again(struct child *child, struct onehop_error *error)
 			put(child, &job, NULL);
 	}
 	for (uint64_t i = 0; i < repeat && !status; i++) {
-		memset(&job.times, 0, sizeof job.times);
-		status = job_move(&job, 1, error);
+		job_drop_but_arena(&job);
+		status = job_load(&job, child->request.words[1], 0, 1, error);
 		if (!status)
 			put(child, &job, NULL);
 	}

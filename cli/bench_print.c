@@ -245,8 +245,8 @@ bench_print(struct out *out, const struct bench *bench)
 	out_text(out, "\nloads, GB/s                                      min   median     max"
 		      "  of the ceiling\n");
 	print_rate(out, "first of a process", &bench->first, ceiling(bench, 0));
-	print_rate(out, "again, all made anew", &bench->again, ceiling(bench, 0));
-	print_rate(out, "again, all kept", &bench->kept, ceiling(bench, 1));
+	print_rate(out, "again, memory kept", &bench->kept, ceiling(bench, 1));
+	print_rate(out, "again, memory freed and allocated anew", &bench->again, ceiling(bench, 0));
 	print_phases(out, bench);
 	print_memory(out, bench);
 	out_format(out, "\n1 MiB, from making a runtime to the last byte: %s, median %s, most %s\n",

@@ -124,10 +124,16 @@ onehop_status
 job_allocate(struct job *job, int poison, struct onehop_error *error)
 {
 	uint64_t begin = now_ns(), bytes = job->layout.arena_bytes;
-	onehop_status status =
-		onehop_buffer_alloc(job->runtime, job->device, bytes, &job->arena, error);
+	onehop_status status = ONEHOP_OK;
+	if (job->arena && job->arena_bytes != bytes) {
+		onehop_buffer_free(job->arena);
+		job->arena = NULL;
+	}
+	if (!job->arena)
+		status = onehop_buffer_alloc(job->runtime, job->device, bytes, &job->arena, error);
 	if (status)
 		return status;
+	job->arena_bytes = bytes;
 	lap(job, begin, &job->times.allocate);
 	if (poison)
 		status = onehop_buffer_fill(job->arena, 0, bytes, POISON, error);
@@ -212,24 +218,24 @@ job_load(struct job *job, const char *path, int poison, int quiet, struct onehop
 }
 
 void
-job_drop_transfer(struct job *job)
+job_drop_but_arena(struct job *job)
 {
 	onehop_transfer_destroy(job->transfer);
 	onehop_plan_destroy(job->plan);
-	onehop_buffer_free(job->arena);
+	onehop_selection_destroy(job->selection);
+	onehop_model_close(job->model);
 	job->transfer = NULL;
 	job->plan = NULL;
-	job->arena = NULL;
+	job->selection = NULL;
+	job->model = NULL;
 }
 
 void
 job_drop(struct job *job)
 {
-	job_drop_transfer(job);
-	onehop_selection_destroy(job->selection);
-	onehop_model_close(job->model);
-	job->selection = NULL;
-	job->model = NULL;
+	job_drop_but_arena(job);
+	onehop_buffer_free(job->arena);
+	job->arena = NULL;
 }
 
 /* ------------------------------------------------------------------------------------------- */

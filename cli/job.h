@@ -31,6 +31,7 @@ struct job {
 	struct onehop_model *model;
 	struct onehop_selection *selection;
 	struct onehop_buffer *arena;
+	uint64_t arena_bytes;
 	struct onehop_plan *plan;
 	struct onehop_transfer *transfer;
 	struct onehop_selection_info layout;
@@ -51,7 +52,8 @@ void job_begin(struct job *job, struct onehop_runtime *runtime, const char *devi
 
 /* The steps, in this order; what a step made before is made anew. Each adds to times. */
 onehop_status job_open(struct job *job, const char *path, struct onehop_error *error);
-/* The arena, filled with a byte that stands out if poison is set (not timed). */
+/* The arena, filled with a byte that stands out if poison is set (not timed). One that is there and
+ * of the right size is kept. */
 onehop_status job_allocate(struct job *job, int poison, struct onehop_error *error);
 onehop_status job_plan(struct job *job, struct onehop_error *error);
 onehop_status job_prepare(struct job *job, struct onehop_error *error);
@@ -64,8 +66,8 @@ onehop_status job_load(struct job *job, const char *path, int poison, int quiet,
 
 /* Gives back all that the steps made; the times stay. */
 void job_drop(struct job *job);
-/* Keeps the model and the selection. */
-void job_drop_transfer(struct job *job);
+/* All but the arena. */
+void job_drop_but_arena(struct job *job);
 
 /* What the getters of a model and its selection say; an index that is in range cannot fail. */
 struct onehop_model_info job_model_info(const struct onehop_model *model);

@@ -1,7 +1,7 @@
 /* onehop load: a model onto a device, with what happened.
  *
- * Every repeat is a whole load: the model is opened, the arena allocated and the transfer prepared
- * anew. The times printed are one repeat's, the one whose whole is the median, so that they belong
+ * Every repeat is a whole load: the model is opened, planned and the transfer prepared anew, into the
+ * memory that the first one allocated, as a server that keeps its memory would. The times printed are one repeat's, the one whose whole is the median, so that they belong
  * together. The last repeat stays for the checksums; each is verified if --verify is given.
  */
 #include "check.h"
@@ -67,7 +67,7 @@ load_all(struct load *load, struct onehop_error *error)
 		return fail(error, ONEHOP_NO_MEMORY, 0, "no memory for the repeats' times");
 	for (uint64_t i = 0; i < repeat && !status; i++) {
 		enum checksum sum = i + 1 == repeat ? request->checksum : CHECKSUM_NONE;
-		job_drop(&load->job);
+		job_drop_but_arena(&load->job);
 		status = job_load(&load->job, request->words[0], verify, quiet, error);
 		load->times[i] = load->job.times;
 		if (!status && (verify || sum != CHECKSUM_NONE))

@@ -44,9 +44,10 @@ enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
 	  "processes of the same job on this machine, which share cores and cache")                \
 	X(ring_bytes, BYTES, ONEHOP_AUTO, 65536, UINT64_C(1) << 40, 1, "bytes",                    \
 	  "pinned staging memory a device; auto: 64 MiB, but no more than a quarter of the "       \
-	  "last-level cache where that is known, and at least two blocks")                         \
-	X(block_bytes, BYTES, UINT64_C(8) << 20, 4096, UINT64_C(1) << 30, 0, "bytes",              \
-	  "one block of the ring, which is one copy to the device")                                \
+	  "last-level cache where that is known, and 16 MiB at least")                             \
+	X(block_bytes, BYTES, ONEHOP_AUTO, 4096, UINT64_C(1) << 30, 1, "bytes",                    \
+	  "one block of the ring, which is one copy to the device; auto: a quarter of the ring, "  \
+	  "16 MiB at most")                                                                        \
 	X(slice_bytes, BYTES, UINT64_C(512) << 10, 4096, UINT64_C(1) << 30, 0, "bytes",            \
 	  "one read; many threads fill the slices of one block")                                   \
 	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \

@@ -19,7 +19,7 @@
 
 #include <pthread.h>
 
-/* Options that the table has; a test compares it with oh_option_count. */
+/* Room for the options of the table. */
 #define OH_OPTIONS_MOST 32
 
 struct oh_block {
@@ -143,6 +143,8 @@ struct onehop_runtime {
 	pid_t pid;
 	uint64_t threads_most;
 	uint64_t ring_bytes;
+	uint64_t block_bytes; /* a multiple of OH_FLOW_BLOCK_ALIGNMENT */
+	uint64_t slice_bytes; /* no more than a block */
 	pthread_t *threads;
 	uint32_t thread_count;
 	uint32_t idle; /* workers that wait for work */

@@ -109,7 +109,7 @@ prepare_lane(struct onehop_runtime *runtime, struct oh_rt_device *device,
 	status = device->ops->queue_create(device->handle, &lane->queue, error);
 	if (status)
 		return status;
-	uint64_t most = oh_max(runtime->ring_bytes / runtime->options.block_bytes, 1);
+	uint64_t most = oh_max(runtime->ring_bytes / runtime->block_bytes, 1);
 	lane->blocks = calloc(most, sizeof *lane->blocks);
 	lane->free = calloc(most, sizeof *lane->free);
 	if (!lane->blocks || !lane->free) {
@@ -133,7 +133,7 @@ budget(struct onehop_runtime *runtime, const struct oh_rt_device *device, uint64
 	pthread_mutex_unlock(&runtime->lock);
 	if (device->facts.caps & OH_MEMORY_ADDRESSABLE)
 		return UINT64_MAX;
-	return (limit > *used ? limit - *used : 0) / runtime->options.block_bytes;
+	return (limit > *used ? limit - *used : 0) / runtime->block_bytes;
 }
 
 static onehop_status
@@ -142,7 +142,7 @@ add_blocks(struct onehop_runtime *runtime, struct oh_rt_device *device, uint32_t
 {
 	struct oh_lane *lane = &device->lane;
 	struct oh_region *region;
-	uint64_t block_bytes = runtime->options.block_bytes;
+	uint64_t block_bytes = runtime->block_bytes;
 	struct oh_block *blocks = lane->blocks + lane->made;
 	uint32_t marks = 0;
 	onehop_status status = oh_region_make(runtime, device, block_bytes * count, &region, error);
@@ -187,7 +187,7 @@ oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device, uin
 		status = oh_fail(error, ONEHOP_LIMIT,
 				 "one staging block of %llu bytes does not fit pinned_limit_bytes (%llu, "
 				 "of which %llu are used)",
-				 (unsigned long long)runtime->options.block_bytes,
+				 (unsigned long long)runtime->block_bytes,
 				 (unsigned long long)runtime->options.pinned_limit_bytes,
 				 (unsigned long long)used);
 		oh_remedy(error, "raise pinned_limit_bytes or lower block_bytes");

@@ -27,8 +27,8 @@ static onehop_status
 reserve(struct onehop_plan *plan, struct onehop_error *error)
 {
 	struct onehop_runtime *runtime = plan->runtime;
-	uint64_t block = runtime->options.block_bytes;
-	uint64_t slices = plan->plan.read_bytes / runtime->options.slice_bytes;
+	uint64_t block = runtime->block_bytes;
+	uint64_t slices = plan->plan.read_bytes / runtime->slice_bytes;
 	onehop_status status = oh_workers_start(runtime, oh_max(slices, 1), error);
 	if (!status && plan->plan.staged_span)
 		status = oh_lane_reserve(runtime, plan->device,
@@ -60,8 +60,8 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 		goto free_transfer;
 	}
 	/* One window more than blocks, so that a transfer that lacks a block says so. */
-	status = oh_flow_init(&transfer->flow, &plan->plan, runtime->options.block_bytes,
-			      runtime->options.slice_bytes, most + 1, error);
+	status = oh_flow_init(&transfer->flow, &plan->plan, runtime->block_bytes,
+			      runtime->slice_bytes, most + 1, error);
 	if (status)
 		goto free_in_flight;
 	status = ops->queue_create(plan->device->handle, &transfer->gate_queue, error);
@@ -218,7 +218,7 @@ complete(const struct onehop_transfer *transfer, struct onehop_completion *compl
 	full.bytes = transfer->flow.landed;
 	full.route_bytes[ONEHOP_ROUTE_BUFFERED] = full.bytes;
 	full.ring_bytes = (uint64_t)transfer->device->lane.made *
-			  transfer->runtime->options.block_bytes;
+			  transfer->runtime->block_bytes;
 	memcpy(completion, &full, completion->size < sizeof full ? completion->size : sizeof full);
 }
 

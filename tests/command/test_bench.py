@@ -48,7 +48,7 @@ def the_table_names_machine_model_and_ratios():
         for part in ("processor ", "kernel ", "device          host", "8.00 MiB in 8 tensors, 1 file; page "
                      "cache warm; every byte verified\n", "phases of the median first load", "RssAnon, growth"):
             holds(result.out, part)
-        for kind in "first of a process", "again, all made anew", "again, all kept":
+        for kind in "first of a process", "again, memory kept", "again, memory freed and allocated anew":
             check(re.search(rf"^{kind}( +\d+\.\d\d){{3}} +\d\.\d\d\d$", result.out, re.M), result.out)
         same(os.listdir(folder), [], "left behind")
 

@@ -147,7 +147,7 @@ TEST(an_option_comes_from_the_caller_then_the_environment_then_the_file_then_the
 	CHECK_EQ(got.threads, 3);
 	CHECK_EQ(got.ring_bytes, 16 << 20);
 	CHECK_EQ(got.slice_bytes, 4096);
-	CHECK_EQ(got.block_bytes, 8 << 20);
+	CHECK(got.block_bytes == ONEHOP_AUTO);
 	CHECK_EQ(origins[0], OH_ORIGIN_FILE);
 	CHECK_EQ(origins[2], OH_ORIGIN_ENVIRONMENT);
 	CHECK_EQ(origins[4], OH_ORIGIN_CALLER);
@@ -173,7 +173,7 @@ TEST(a_value_that_is_none_is_refused_with_the_range)
 		{"threads", "0"}, {"threads", "-1"}, {"threads", "4K"}, {"threads", ""},
 		{"threads", "1025"}, {"threads", "99999999999999999999"}, {"ring_bytes", "64Q"},
 		{"ring_bytes", "64 MiB"}, {"ring_bytes", "18446744073709551615K"},
-		{"ring_bytes", "MiB"}, {"route", "fastest"}, {"block_bytes", "auto"},
+		{"ring_bytes", "MiB"}, {"route", "fastest"}, {"slice_bytes", "auto"},
 		{"block_bytes", "0x1000"},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
