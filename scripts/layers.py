@@ -42,7 +42,7 @@ RULES = {
 }
 
 # C headers that a pure room may use. stdio.h is for snprintf.
-PURE = {"assert.h", "ctype.h", "errno.h", "inttypes.h", "limits.h", "stdarg.h", "stdbool.h",
+PURE = {"assert.h", "ctype.h", "endian.h", "errno.h", "inttypes.h", "limits.h", "stdarg.h", "stdbool.h",
         "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
 
 # Headers of others, and where they may be named.

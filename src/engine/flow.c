@@ -53,6 +53,8 @@ oh_flow_reset(struct oh_flow *flow)
 	flow->arrived_count = plan->empty_count;
 	flow->arrived_given = 0;
 	flow->landed = 0;
+	flow->reach = oh_max(flow->block_bytes / OH_FLOW_FIRST_PART, OH_FLOW_BLOCK_ALIGNMENT);
+	flow->reach = oh_align_down(flow->reach, OH_FLOW_BLOCK_ALIGNMENT);
 	flow->cursor = 0;
 	flow->cursor_segment = 0;
 	flow->stopped = 0;
@@ -82,7 +84,8 @@ static void
 stretch_staged(struct oh_flow *flow, struct oh_window *window)
 {
 	const struct oh_plan *plan = flow->plan;
-	uint64_t limit = window->base + flow->block_bytes;
+	uint64_t limit = window->base + flow->reach;
+	flow->reach = oh_min(flow->reach * 2, flow->block_bytes);
 	while (flow->cursor_segment < plan->segment_count) {
 		const struct oh_segment *segment = &plan->segments[flow->cursor_segment];
 		if (!segment->staged || segment->position >= limit)

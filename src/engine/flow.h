@@ -19,6 +19,9 @@
 
 /* Windows in place that are open at once. */
 #define OH_FLOW_PLACES 16
+/* The first window fills this part of a block, each next one twice as much, so that the first copy
+ * starts early. */
+#define OH_FLOW_FIRST_PART 16
 /* Blocks are aligned to this, and positions keep their place modulo it. */
 #define OH_FLOW_BLOCK_ALIGNMENT UINT64_C(4096)
 
@@ -47,6 +50,7 @@ struct oh_flow {
 	uint32_t places;       /* of those, in place */
 	uint32_t takeable;     /* in state OPEN */
 	uint32_t reading;      /* in state OPEN or READING */
+	uint64_t reach;        /* of the next staged window, in bytes */
 	uint64_t cursor;       /* position that the next window begins with */
 	uint64_t cursor_segment;
 	uint64_t *remaining;   /* bytes of each part that have not landed */

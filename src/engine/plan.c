@@ -59,32 +59,25 @@ check_source(const struct oh_extent *extent, uint64_t index, const struct oh_fil
 
 static onehop_status
 check_extent(const struct oh_extent *extent, uint64_t index, const struct oh_plan_facts *facts,
-	     uint64_t *bytes, struct onehop_error *error)
+	     struct onehop_error *error)
 {
 	char shown[OH_SHOWN];
-	uint64_t end;
+	uint64_t bytes, end;
 	assert(extent->file < facts->file_count && extent->buffer < facts->buffer_count);
-	if (oh_mul(extent->row_bytes, extent->rows, bytes))
+	if (oh_mul(extent->row_bytes, extent->rows, &bytes))
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%s: its size overflows 64 bits",
 			       label(shown, extent, index));
-	if (*bytes == 0)
+	if (bytes == 0)
 		return ONEHOP_OK;
-	if (oh_add(extent->buffer_offset, *bytes, &end) ||
+	if (oh_add(extent->buffer_offset, bytes, &end) ||
 	    end > facts->buffers[extent->buffer].bytes)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
 			       "%s: %llu bytes at offset %llu do not fit a buffer of %llu",
-			       label(shown, extent, index), (unsigned long long)*bytes,
+			       label(shown, extent, index), (unsigned long long)bytes,
 			       (unsigned long long)extent->buffer_offset,
 			       (unsigned long long)facts->buffers[extent->buffer].bytes);
 	return check_source(extent, index, &facts->files[extent->file], error);
 }
-
-/* An extent in the making of a plan. */
-struct draft {
-	const struct oh_extent *extent;
-	uint64_t index;
-	uint64_t bytes;
-};
 
 static int
 compare(uint64_t a, uint64_t b)
@@ -93,67 +86,126 @@ compare(uint64_t a, uint64_t b)
 }
 
 static int
-by_source(const void *a, const void *b)
+by_source(const struct oh_extent *a, const struct oh_extent *b)
 {
-	const struct draft *x = a, *y = b;
-	int order = compare(x->extent->file, y->extent->file);
-	if (!order)
-		order = compare(x->extent->offset, y->extent->offset);
-	return order ? order : compare(x->index, y->index);
+	int order = compare(a->file, b->file);
+	return order ? order : compare(a->offset, b->offset);
 }
 
 static int
-by_destination(const void *a, const void *b)
+by_destination(const struct oh_extent *a, const struct oh_extent *b)
 {
-	const struct draft *x = a, *y = b;
-	int order = compare(x->extent->buffer, y->extent->buffer);
-	if (!order)
-		order = compare(x->extent->buffer_offset, y->extent->buffer_offset);
-	return order ? order : compare(x->index, y->index);
+	int order = compare(a->buffer, b->buffer);
+	return order ? order : compare(a->buffer_offset, b->buffer_offset);
 }
 
-/* Lists mostly come sorted. */
-static void
-sort(struct draft *drafts, uint64_t count, int (*order)(const void *, const void *))
+static uint64_t
+bytes_of(const struct oh_extent *extent)
 {
-	for (uint64_t i = 1; i < count; i++) {
-		if (order(&drafts[i - 1], &drafts[i]) > 0) {
-			qsort(drafts, count, sizeof *drafts, order);
-			return;
-		}
-	}
+	return extent->row_bytes * extent->rows;
+}
+
+/* The extents in some order. Lists mostly come sorted, and then there is no list of indices. */
+struct order {
+	const struct oh_extent *extents;
+	uint64_t *indices; /* NULL: as they come */
+	uint64_t count;
+};
+
+static uint64_t
+nth(const struct order *order, uint64_t i)
+{
+	return order->indices ? order->indices[i] : i;
+}
+
+/* What qsort_r's comparison needs. */
+struct sorting {
+	const struct oh_extent *extents;
+	int (*compare)(const struct oh_extent *, const struct oh_extent *);
+};
+
+static int
+compare_indices(const void *a, const void *b, void *context)
+{
+	const struct sorting *sorting = context;
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	int order = sorting->compare(&sorting->extents[x], &sorting->extents[y]);
+	return order ? order : compare(x, y);
 }
 
 static onehop_status
-check_overlap(struct draft *drafts, uint64_t count, struct onehop_error *error)
+sort(struct order *order, const struct oh_extent *extents, uint64_t count,
+     int (*by)(const struct oh_extent *, const struct oh_extent *), struct onehop_error *error)
 {
-	sort(drafts, count, by_destination);
-	for (uint64_t i = 1; i < count; i++) {
-		const struct oh_extent *a = drafts[i - 1].extent, *b = drafts[i].extent;
-		char one[OH_SHOWN], two[OH_SHOWN];
-		if (a->buffer == b->buffer &&
-		    a->buffer_offset + drafts[i - 1].bytes > b->buffer_offset)
-			return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
-				       "the destinations of %s and %s overlap at offset %llu of the "
-				       "buffer",
-				       label(one, a, drafts[i - 1].index),
-				       label(two, b, drafts[i].index),
-				       (unsigned long long)b->buffer_offset);
-	}
+	struct sorting sorting = {extents, by};
+	uint64_t sorted = 1;
+	*order = (struct order){extents, NULL, count};
+	while (sorted < count && by(&extents[sorted - 1], &extents[sorted]) <= 0)
+		sorted++;
+	if (sorted >= count)
+		return ONEHOP_OK;
+	order->indices = malloc(count * sizeof *order->indices);
+	if (!order->indices)
+		return oh_fail_no_memory(error, count * sizeof *order->indices, "the plan");
+	for (uint64_t i = 0; i < count; i++)
+		order->indices[i] = i;
+	qsort_r(order->indices, count, sizeof *order->indices, compare_indices, &sorting);
 	return ONEHOP_OK;
 }
 
-/* The state of the merge. */
+static onehop_status
+check_overlap(const struct oh_extent *extents, uint64_t count, struct onehop_error *error)
+{
+	struct order order;
+	const struct oh_extent *last = NULL;
+	onehop_status status = sort(&order, extents, count, by_destination, error);
+	for (uint64_t i = 0; i < count && !status; i++) {
+		const struct oh_extent *extent = &extents[nth(&order, i)];
+		char one[OH_SHOWN], two[OH_SHOWN];
+		if (!bytes_of(extent))
+			continue;
+		if (last && last->buffer == extent->buffer &&
+		    last->buffer_offset + bytes_of(last) > extent->buffer_offset)
+			status = oh_fail(error, ONEHOP_INVALID_ARGUMENT,
+					 "the destinations of %s and %s overlap at offset %llu of the "
+					 "buffer",
+					 label(one, last, (uint64_t)(last - extents)),
+					 label(two, extent, (uint64_t)(extent - extents)),
+					 (unsigned long long)extent->buffer_offset);
+		last = extent;
+	}
+	free(order.indices);
+	return status;
+}
+
+/* The state of the merge. Segments and pieces grow as they come: mostly there are few. */
 struct build {
 	const struct oh_plan_facts *facts;
 	struct oh_plan *plan;
 	uint64_t position;
+	uint64_t segment_room;
+	uint64_t piece_room;
 };
 
 static int
 is_plain(const struct oh_extent *extent)
 {
 	return extent->rows == 1 || extent->row_stride == extent->row_bytes;
+}
+
+/* Makes room for one more. 1 if there is no memory. */
+static int
+grow(void **array, uint64_t count, uint64_t *room, size_t each)
+{
+	if (count < *room)
+		return 0;
+	uint64_t more = *room ? *room * 2 : 16;
+	void *grown = realloc(*array, more * each);
+	if (!grown)
+		return 1;
+	*array = grown;
+	*room = more;
+	return 0;
 }
 
 /* Can the extent go on where the segment ends? */
@@ -165,13 +217,16 @@ joins(const struct oh_segment *segment, const struct oh_extent *extent)
 	       extent->offset - (segment->offset + segment->bytes) <= OH_PLAN_GAP_BYTES;
 }
 
-static struct oh_segment *
-open_segment(struct build *build, const struct draft *draft)
+static int
+open_segment(struct build *build, const struct oh_extent *extent)
 {
-	const struct oh_extent *extent = draft->extent;
-	struct oh_segment *segment = &build->plan->segments[build->plan->segment_count++];
+	struct oh_plan *plan = build->plan;
 	uint64_t modulus = build->facts->memory.copy_modulus;
-	if (modulus > 1 && draft->bytes >= WORTH_ALIGNING) {
+	if (grow((void **)&plan->segments, plan->segment_count, &build->segment_room,
+		 sizeof *plan->segments))
+		return 1;
+	struct oh_segment *segment = &plan->segments[plan->segment_count++];
+	if (modulus > 1 && bytes_of(extent) >= WORTH_ALIGNING) {
 		uint64_t want = build->facts->buffers[extent->buffer].address +
 				extent->buffer_offset;
 		build->position += (want - build->position) % modulus;
@@ -180,50 +235,59 @@ open_segment(struct build *build, const struct draft *draft)
 	segment->position = build->position;
 	segment->file = extent->file;
 	segment->offset = extent->offset;
-	segment->first_piece = build->plan->piece_count;
+	segment->first_piece = plan->piece_count;
 	segment->row_bytes = is_plain(extent) ? 0 : extent->row_bytes;
 	segment->rows = is_plain(extent) ? 1 : extent->rows;
 	segment->row_stride = is_plain(extent) ? 0 : extent->row_stride;
-	return segment;
+	return 0;
 }
 
-static void
-add_piece(struct build *build, struct oh_segment *segment, const struct draft *draft, uint64_t at)
+static int
+add_piece(struct build *build, struct oh_segment *segment, const struct oh_extent *extent,
+	  uint64_t at)
 {
 	struct oh_plan *plan = build->plan;
-	const struct oh_extent *extent = draft->extent;
 	struct oh_piece *last = segment->pieces ? &plan->pieces[plan->piece_count - 1] : NULL;
 	if (last && last->buffer == extent->buffer && last->position + last->bytes == at &&
 	    last->buffer_offset + last->bytes == extent->buffer_offset) {
-		last->bytes += draft->bytes;
-		return;
+		last->bytes += bytes_of(extent);
+		return 0;
 	}
+	if (grow((void **)&plan->pieces, plan->piece_count, &build->piece_room,
+		 sizeof *plan->pieces))
+		return 1;
 	plan->pieces[plan->piece_count++] = (struct oh_piece){
 		.position = at,
-		.bytes = draft->bytes,
+		.bytes = bytes_of(extent),
 		.buffer = extent->buffer,
 		.buffer_offset = extent->buffer_offset,
 	};
 	segment->pieces++;
+	return 0;
 }
 
-static void
-add(struct build *build, struct oh_segment **segment, const struct draft *draft)
+/* 1 if there is no memory. */
+static int
+add(struct build *build, const struct oh_extent *extent, uint64_t index)
 {
 	struct oh_plan *plan = build->plan;
-	if (!*segment || !joins(*segment, draft->extent))
-		*segment = open_segment(build, draft);
-	struct oh_segment *s = *segment;
+	uint64_t bytes = bytes_of(extent);
+	struct oh_segment *s = plan->segment_count ? &plan->segments[plan->segment_count - 1] : NULL;
+	if (!s || !joins(s, extent)) {
+		if (open_segment(build, extent))
+			return 1;
+		s = &plan->segments[plan->segment_count - 1];
+	}
 	uint64_t at = s->position;
 	if (s->rows == 1)
-		at += draft->extent->offset - s->offset;
-	s->bytes = at + draft->bytes - s->position;
+		at += extent->offset - s->offset;
+	s->bytes = at + bytes - s->position;
 	if (s->rows == 1)
 		s->row_bytes = s->row_stride = s->bytes;
 	build->position = s->position + s->bytes;
-	add_piece(build, s, draft, at);
-	plan->parts[plan->part_count++] = (struct oh_part){at, draft->bytes, draft->index};
-	plan->bytes += draft->bytes;
+	plan->parts[plan->part_count++] = (struct oh_part){at, bytes, index};
+	plan->bytes += bytes;
+	return add_piece(build, s, extent, at);
 }
 
 /* Bytes of the pieces alone, without the gaps between them. */
@@ -261,74 +325,63 @@ route(struct build *build, struct oh_segment *segment)
 }
 
 static onehop_status
-allocate(struct oh_plan *plan, uint64_t count, uint64_t empty, struct onehop_error *error)
+allocate(struct oh_plan *plan, uint64_t used, uint64_t empty, struct onehop_error *error)
 {
-	uint64_t room = count ? count : 1;
 	memset(plan, 0, sizeof *plan);
-	plan->segments = calloc(room, sizeof *plan->segments);
-	plan->pieces = calloc(room, sizeof *plan->pieces);
-	plan->parts = calloc(room, sizeof *plan->parts);
-	plan->empty = calloc(empty ? empty : 1, sizeof *plan->empty);
-	if (plan->segments && plan->pieces && plan->parts && plan->empty)
+	plan->parts = malloc((used + 1) * sizeof *plan->parts);
+	plan->empty = malloc((empty + 1) * sizeof *plan->empty);
+	if (plan->parts && plan->empty)
 		return ONEHOP_OK;
 	oh_plan_free(plan);
-	return oh_fail_no_memory(error, room * (sizeof *plan->segments + sizeof *plan->pieces),
-				 "the plan");
-}
-
-/* Gives back what merging saved; keeps the block where that fails. */
-static void *
-shrink(void *memory, uint64_t count, size_t each)
-{
-	void *smaller = realloc(memory, (count ? count : 1) * each);
-	return smaller ? smaller : memory;
+	return oh_fail_no_memory(error, used * sizeof *plan->parts, "the plan");
 }
 
 static onehop_status
-build_from(struct draft *drafts, uint64_t count, uint64_t used, const struct oh_plan_facts *facts,
-	   const struct oh_extent *extents, struct oh_plan *out, struct onehop_error *error)
+merge(const struct order *order, const struct oh_plan_facts *facts, struct oh_plan *plan,
+      struct onehop_error *error)
 {
-	struct oh_plan plan;
-	struct oh_segment *segment = NULL;
-	onehop_status status = check_overlap(drafts, used, error);
-	if (status)
-		return status;
-	status = allocate(&plan, used, count - used, error);
-	if (status)
-		return status;
-	struct build build = {.facts = facts, .plan = &plan, .position = 0};
-	sort(drafts, used, by_source);
-	for (uint64_t i = 0; i < used; i++)
-		add(&build, &segment, &drafts[i]);
-	for (uint64_t i = 0; i < plan.segment_count; i++)
-		route(&build, &plan.segments[i]);
-	for (uint64_t i = 0; i < count; i++)
-		if (extents[i].row_bytes == 0 || extents[i].rows == 0)
-			plan.empty[plan.empty_count++] = i;
-	plan.segments = shrink(plan.segments, plan.segment_count, sizeof *plan.segments);
-	plan.pieces = shrink(plan.pieces, plan.piece_count, sizeof *plan.pieces);
-	*out = plan;
+	struct build build = {.facts = facts, .plan = plan};
+	for (uint64_t i = 0; i < order->count; i++) {
+		uint64_t index = nth(order, i);
+		const struct oh_extent *extent = &order->extents[index];
+		if (bytes_of(extent) && add(&build, extent, index))
+			return oh_fail_no_memory(error, plan->piece_count * sizeof *plan->pieces,
+						 "the plan");
+	}
+	for (uint64_t i = 0; i < plan->segment_count; i++)
+		route(&build, &plan->segments[i]);
+	for (uint64_t i = 0; i < order->count; i++)
+		if (!bytes_of(&order->extents[i]))
+			plan->empty[plan->empty_count++] = i;
 	return ONEHOP_OK;
 }
 
 onehop_status
 oh_plan_build(const struct oh_extent *extents, uint64_t count, const struct oh_plan_facts *facts,
-	      struct oh_plan *plan, struct onehop_error *error)
+	      struct oh_plan *out, struct onehop_error *error)
 {
+	struct oh_plan plan;
+	struct order order;
 	uint64_t used = 0;
 	onehop_status status = ONEHOP_OK;
-	struct draft *drafts = calloc(count ? count : 1, sizeof *drafts);
-	if (!drafts)
-		return oh_fail_no_memory(error, count * sizeof *drafts, "the plan");
 	for (uint64_t i = 0; i < count && !status; i++) {
-		struct draft draft = {&extents[i], i, 0};
-		status = check_extent(&extents[i], i, facts, &draft.bytes, error);
-		if (!status && draft.bytes)
-			drafts[used++] = draft;
+		status = check_extent(&extents[i], i, facts, error);
+		used += !status && bytes_of(&extents[i]);
 	}
 	if (!status)
-		status = build_from(drafts, count, used, facts, extents, plan, error);
-	free(drafts);
+		status = check_overlap(extents, count, error);
+	if (!status)
+		status = allocate(&plan, used, count - used, error);
+	if (status)
+		return status;
+	status = sort(&order, extents, count, by_source, error);
+	if (!status)
+		status = merge(&order, facts, &plan, error);
+	free(order.indices);
+	if (status)
+		oh_plan_free(&plan);
+	else
+		*out = plan;
 	return status;
 }
 

@@ -11,6 +11,7 @@
 #include "format/fail.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,12 +91,14 @@ unexpected(struct oh_json *json, const char *wanted)
 static inline void
 skip_space(struct oh_json *json)
 {
-	while (json->at < json->bytes) {
-		uint8_t c = json->text[json->at];
-		if (c != ' ' && c != '\n' && c != '\t' && c != '\r')
-			return;
-		json->at++;
-	}
+	const uint8_t *t = json->text;
+	uint64_t at = json->at;
+	const uint64_t n = json->bytes;
+	/* Most bytes are none: one test tells. */
+	while (at < n && t[at] <= ' ' &&
+	       (t[at] == ' ' || t[at] == '\n' || t[at] == '\t' || t[at] == '\r'))
+		at++;
+	json->at = at;
 }
 
 /* Next byte that is no whitespace, 0 at the end (a NUL is no part of JSON either). */
@@ -289,6 +292,33 @@ escape(struct oh_json *json, uint64_t *at, uint8_t out[4], uint32_t *length)
 	return ONEHOP_OK;
 }
 
+/* Bit 7 of each byte of word that needs a look: a quote, a backslash, a control character, or one
+ * from 0x80 up. Exact for the lowest one; those above it may be set for nothing. */
+static inline uint64_t
+special_bytes(uint64_t word)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101);
+	const uint64_t quote = word ^ ones * '"', slash = word ^ ones * '\\';
+	return (((word - ones * 0x20) & ~word) | ((quote - ones) & ~quote) |
+		((slash - ones) & ~slash) | word) & ones << 7;
+}
+
+/* Where the run of plain characters that begins at `at` ends, at n at the latest. */
+static inline uint64_t
+plain_end(const uint8_t *t, uint64_t at, uint64_t n)
+{
+	uint64_t word;
+	for (; n - at >= sizeof word; at += sizeof word) {
+		memcpy(&word, t + at, sizeof word);
+		uint64_t special = special_bytes(le64toh(word));
+		if (special)
+			return at + (uint64_t)__builtin_ctzll(special) / 8;
+	}
+	while (at < n && t[at] >= 0x20 && t[at] < 0x80 && t[at] != '"' && t[at] != '\\')
+		at++;
+	return at;
+}
+
 /* Reads the string whose quote is at json->at; decodes it in place or only checks it. */
 static onehop_status
 scan_string(struct oh_json *json, int decode, struct oh_json_string *string)
@@ -299,8 +329,7 @@ scan_string(struct oh_json *json, int decode, struct oh_json_string *string)
 	for (;;) {
 		const uint64_t from = at;
 		uint32_t length = 0;
-		while (at < n && t[at] >= 0x20 && t[at] < 0x80 && t[at] != '"' && t[at] != '\\')
-			at++;
+		at = plain_end(t, at, n);
 		if (decode && to != from)
 			memmove(t + to, t + from, at - from);
 		to += at - from;
@@ -441,12 +470,17 @@ static int
 plain_digits(const struct oh_json *json, uint64_t *at, uint64_t *value)
 {
 	const uint8_t *t = json->text;
-	const uint64_t from = *at;
-	uint64_t sum = 0;
+	const uint64_t from = *at, n = json->bytes;
+	const uint64_t safe = n - from > 19 ? from + 19 : n; /* 19 digits always fit */
+	uint64_t sum = 0, to = from;
+	uint8_t digit;
 	int wide = 0;
-	for (; is_digit(json, *at); (*at)++)
-		if (oh_mul(sum, 10, &sum) || oh_add(sum, (uint64_t)(t[*at] - '0'), &sum))
-			wide = 1;
+	for (; to < safe && (digit = (uint8_t)(t[to] - '0')) <= 9; to++)
+		sum = sum * 10 + digit;
+	if (to - from == 19)
+		for (; to < n && (digit = (uint8_t)(t[to] - '0')) <= 9; to++)
+			wide |= oh_mul(sum, 10, &sum) || oh_add(sum, digit, &sum);
+	*at = to;
 	*value = sum;
 	if (*at == from || wide || (t[from] == '0' && *at - from > 1))
 		return -1;

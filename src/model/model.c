@@ -22,6 +22,7 @@ onehop_model_close(struct onehop_model *model)
 	}
 	free(model->files);
 	free(model->path);
+	pthread_mutex_destroy(&model->names_lock);
 	free(model);
 }
 
@@ -117,9 +118,13 @@ onehop_model_find(const struct onehop_model *model, const char *name, uint64_t n
 		  uint64_t *index, struct onehop_error *error)
 {
 	uint64_t found;
+	onehop_status status;
 	if (!model || !name || !index)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT,
 			       "finding a tensor needs a model, a name and a place for the index");
+	status = oh_model_index_names(model, error);
+	if (status != ONEHOP_OK)
+		return status;
 	found = oh_lookup_find(&model->names, name, name_bytes);
 	if (found == OH_LOOKUP_NONE)
 		return oh_model_no_such_tensor(model, name, name_bytes, error);

@@ -9,6 +9,7 @@
 
 #include <onehop/model.h>
 
+#include <pthread.h>
 #include <string.h>
 
 struct oh_model_file {
@@ -33,7 +34,9 @@ struct onehop_model {
 	uint64_t file_room;
 	struct oh_tensor_ref *tensors; /* by file, then by offset */
 	uint64_t tensor_count;
-	struct oh_lookup names; /* of tensors */
+	struct oh_lookup names; /* of tensors; see oh_model_index_names */
+	pthread_mutex_t names_lock;
+	int has_names;
 	char **notes;
 	uint64_t note_count;
 	uint64_t tensor_bytes;
@@ -83,7 +86,11 @@ oh_model_give(void *theirs, const void *ours, uint32_t our_bytes)
 	return ONEHOP_OK;
 }
 
-/* NO_SUCH_TENSOR for name, and the nearest name. */
+/* Makes the table of tensors' names unless it is there. It is made when it is first needed, since a
+ * load of everything needs none, or at open where a name may be in two files. Any thread. */
+onehop_status oh_model_index_names(const struct onehop_model *model, struct onehop_error *error);
+
+/* NO_SUCH_TENSOR for name, and the nearest name. The names must be indexed. */
 onehop_status oh_model_no_such_tensor(const struct onehop_model *model, const char *name,
 				      uint64_t bytes, struct onehop_error *error);
 

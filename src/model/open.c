@@ -306,6 +306,8 @@ static onehop_status
 index_names(struct onehop_model *model, struct onehop_error *error)
 {
 	onehop_status status;
+	if (model->has_names)
+		return ONEHOP_OK;
 	if (model->tensor_count > OH_LOOKUP_MOST)
 		return oh_refuse(error, ONEHOP_LIMIT, model->path, "more than %u tensors",
 				 OH_LOOKUP_MOST);
@@ -315,6 +317,18 @@ index_names(struct onehop_model *model, struct onehop_error *error)
 		if (first != OH_LOOKUP_NONE)
 			status = fail_twice(model, first, i, error);
 	}
+	model->has_names = status == ONEHOP_OK;
+	return status;
+}
+
+onehop_status
+oh_model_index_names(const struct onehop_model *model, struct onehop_error *error)
+{
+	/* A model looks the same with the table and without. */
+	struct onehop_model *own = (struct onehop_model *)(uintptr_t)model;
+	pthread_mutex_lock(&own->names_lock);
+	onehop_status status = index_names(own, error);
+	pthread_mutex_unlock(&own->names_lock);
 	return status;
 }
 
@@ -346,10 +360,11 @@ build(struct onehop_model *model, const char *path, struct onehop_error *error)
 		return oh_fail_no_memory(error, strlen(path) + 1, "a path");
 	status = open_path(model, path, error);
 	oh_model_lap(model, &model->open_ns);
-	if (status == ONEHOP_OK && !model->tensors)
+	if (status == ONEHOP_OK && !model->tensors) {
 		status = oh_model_take_all(model, error);
-	if (status == ONEHOP_OK)
-		status = index_names(model, error);
+		if (status == ONEHOP_OK && model->file_count > 1)
+			status = index_names(model, error);
+	}
 	if (status == ONEHOP_OK)
 		status = add_up(model, error);
 	if (status == ONEHOP_OK)
@@ -372,6 +387,7 @@ onehop_model_open(struct onehop_runtime *runtime, const char *path, struct oneho
 		return oh_fail_no_memory(error, sizeof *made, "a model");
 	made->runtime = runtime;
 	made->format = "safetensors";
+	pthread_mutex_init(&made->names_lock, NULL);
 	status = build(made, path, error);
 	if (status != ONEHOP_OK) {
 		onehop_model_close(made);

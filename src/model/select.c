@@ -85,6 +85,9 @@ choose(const struct onehop_model *model, const struct onehop_select_options *opt
 	*count = model->tensor_count;
 	if (!options->pattern_count)
 		return ONEHOP_OK;
+	onehop_status indexed = oh_model_index_names(model, error);
+	if (indexed != ONEHOP_OK)
+		return indexed;
 	*is_chosen = calloc(model->tensor_count ? model->tensor_count : 1, 1);
 	if (!*is_chosen)
 		return oh_fail_no_memory(error, model->tensor_count, "a selection");

@@ -119,6 +119,9 @@ oh_tp_rules_make(const struct onehop_model *model, const struct onehop_select_op
 	*rules = NULL;
 	if (!options->tp_rule_count && !options->tp_plan_path)
 		return ONEHOP_OK;
+	status = oh_model_index_names(model, error);
+	if (status != ONEHOP_OK)
+		return status;
 	made = calloc(1, sizeof *made);
 	if (!made)
 		return oh_fail_no_memory(error, sizeof *made, "the plan's rules");

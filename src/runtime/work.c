@@ -30,6 +30,8 @@
 /* Rounds without success before the poller sleeps between rounds. */
 #define POLL_SPINS 8
 #define POLL_SLEEP_NS 20000
+/* A transfer of more slices wakes all workers when it starts. */
+#define WAKE_ALL_SLICES 8
 /* Slices that one reader may hold. */
 #define SOURCE_DEPTH 8
 
@@ -168,7 +170,11 @@ oh_transfer_admit(struct onehop_transfer *transfer)
 	transfer->state = OH_TRANSFER_RUNNING;
 	runtime->in_flight += transfer->gated != 0;
 	grant(runtime);
-	wake_one(runtime);
+	/* One after the other is kinder, but at the start each wait counts. */
+	if (transfer->plan->plan.read_bytes > WAKE_ALL_SLICES * runtime->slice_bytes)
+		pthread_cond_broadcast(&runtime->work);
+	else
+		wake_one(runtime);
 	oh_transfer_check_end(transfer);
 }
 

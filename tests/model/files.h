@@ -187,7 +187,8 @@ st_write(struct maker *maker, const char *path)
 	length = maker->header_bytes;
 	need(fwrite(&length, 8, 1, file) == 1, path);
 	need(fwrite(maker->header, 1, maker->header_bytes, file) == maker->header_bytes, path);
-	need(fwrite(maker->data, 1, maker->data_bytes, file) == maker->data_bytes, path);
+	need(!maker->data_bytes ||
+	     fwrite(maker->data, 1, maker->data_bytes, file) == maker->data_bytes, path);
 	need(fclose(file) == 0, path);
 	maker_free(maker);
 }
@@ -280,7 +281,8 @@ gg_write(struct maker *maker, const char *path)
 	while (maker->tensors && bytes % 32)
 		put(&head, &bytes, 0, 1);
 	need(fwrite(head, 1, bytes, file) == bytes, path);
-	need(fwrite(maker->data, 1, maker->data_bytes, file) == maker->data_bytes, path);
+	need(!maker->data_bytes ||
+	     fwrite(maker->data, 1, maker->data_bytes, file) == maker->data_bytes, path);
 	need(fclose(file) == 0, path);
 	free(head);
 	maker_free(maker);

@@ -426,6 +426,7 @@ TEST(slices_of_rows_are_whole_rows_or_parts_of_one)
 	struct play p;
 	play_init(&p, &e, 1, 5000, 0, 1, 2500);
 	oh_flow_reset(&p.flow);
+	p.flow.reach = p.block_bytes;
 	oh_flow_open(&p.flow, 0, 0);
 	CHECK_EQ(oh_flow_take(&p.flow, &s), 1);
 	CHECK_EQ(s.rows, 2);
@@ -444,6 +445,21 @@ TEST(slices_of_rows_are_whole_rows_or_parts_of_one)
 	CHECK_EQ(s.offset, 7 + 3 * 3000);
 	CHECK_EQ(oh_flow_read_ended(&p.flow, &s, 2000, 1), OH_FLOW_COPY);
 	oh_flow_copy_ended(&p.flow, s.window, 1);
+	play_free(&p);
+}
+
+TEST(the_first_window_is_small_so_that_the_first_copy_starts_early)
+{
+	struct oh_extent e = {.row_bytes = 1 << 20, .rows = 1, .row_stride = 1 << 20};
+	struct play p;
+	play_init(&p, &e, 1, 1 << 20, 0, 4, 2048);
+	p.flow.block_bytes = 64 << 10;
+	oh_flow_reset(&p.flow);
+	for (uint64_t i = 0, at = 0, want = 4096; i < 4; i++, at += want, want *= 2) {
+		const struct oh_window *w = &p.flow.windows[oh_flow_open(&p.flow, 0, 0)];
+		CHECK_EQ(w->begin, at);
+		CHECK_EQ(w->end, at + want);
+	}
 	play_free(&p);
 }
 
