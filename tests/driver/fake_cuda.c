@@ -2,8 +2,9 @@
  * answers that the real driver gives, for machines without a GPU. tests/driver/parity.c runs
  * against both, and what the real one answered is committed.
  *
- * It refuses what the real one refuses. What is undefined there (a destroyed stream, memory
- * unregistered under a copy) is counted as misuse, for tests to look at.
+ * It refuses what the real one refuses, and dies where that dies (a bad pointer in a batch). What
+ * is undefined there (a destroyed stream, memory unregistered under a copy) is counted as misuse,
+ * for tests to look at.
  */
 #include "fake.h"
 
@@ -154,10 +155,11 @@ cuCtxPushCurrent_v2(struct CUctx_st *context)
 	ENTER();
 	struct CUctx_st **stack = fake_stack(&depth);
 	oh_cu_result code = fake_ready();
-	if (code == OH_CU_SUCCESS && (!context || *depth == FAKE_STACK))
+	if (code == OH_CU_SUCCESS && !context)
+		code = OH_CU_ERROR_INVALID_VALUE;
+	if (code == OH_CU_SUCCESS && *depth == FAKE_STACK)
 		code = OH_CU_ERROR_INVALID_CONTEXT;
-	if (code == OH_CU_SUCCESS && !context->alive && !context->primary)
-		code = OH_CU_ERROR_CONTEXT_IS_DESTROYED;
+	/* One that is gone is made current all the same. */
 	if (code == OH_CU_SUCCESS)
 		stack[(*depth)++] = context;
 	LEAVE(code);
@@ -195,15 +197,20 @@ cuCtxSetCurrent(struct CUctx_st *context)
 	LEAVE(fake_ready());
 }
 
+/* Also for a current context that is gone. */
 oh_cu_result
 cuCtxGetDevice(oh_cu_device *device)
 {
-	struct CUctx_st *context;
+	int *depth;
 	ENTER();
-	oh_cu_result code = fake_current(&context);
-	if (code == OH_CU_SUCCESS)
-		*device = context->device->ordinal;
-	LEAVE(code);
+	struct CUctx_st **stack = fake_stack(&depth);
+	oh_cu_result code = fake_ready();
+	if (code == OH_CU_SUCCESS && *depth == 0)
+		code = OH_CU_ERROR_INVALID_CONTEXT;
+	if (code != OH_CU_SUCCESS)
+		LEAVE(code);
+	*device = stack[*depth - 1]->device->ordinal;
+	LEAVE(stack[*depth - 1]->alive ? stack[*depth - 1]->device->lost : OH_CU_SUCCESS);
 }
 
 oh_cu_result
@@ -213,7 +220,7 @@ cuCtxGetApiVersion(struct CUctx_st *context, unsigned int *version)
 	*version = 3020;
 	oh_cu_result code = context ? fake_ready() : fake_current(&context);
 	if (code == OH_CU_SUCCESS && !context->alive)
-		code = OH_CU_ERROR_CONTEXT_IS_DESTROYED;
+		code = OH_CU_ERROR_INVALID_CONTEXT;
 	LEAVE(code);
 }
 

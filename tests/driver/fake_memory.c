@@ -2,11 +2,14 @@
  * copies.
  *
  * Copies are checked when they are given, as in the real driver: the device's side lies in one
- * allocation, and the host's side is pinned wholly or not at all. A source that is not pinned is
+ * allocation, and the host's side is pinned wholly or not at all. A single copy that breaks this is
+ * refused; a batch with such a copy ends the process by SIGSEGV. A source that is not pinned is
  * read before the call returns, a pinned one at any time until the copy ends.
  */
 #include "fake.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -111,10 +114,16 @@ cuMemGetAddressRange_v2(oh_cu_address *base, size_t *bytes, oh_cu_address addres
 	oh_cu_result code = fake_current(&context);
 	struct fake_block *block = fake_block_of(address);
 	struct fake_device *device = fake_device_of(address);
-	if (code == OH_CU_SUCCESS && !block)
+	struct fake_registration *r = fake_registration_of((void *)(uintptr_t)address);
+	if (code == OH_CU_SUCCESS && !block && !r)
 		code = OH_CU_ERROR_NOT_FOUND;
 	if (code != OH_CU_SUCCESS)
 		LEAVE(code);
+	if (!block) {
+		*base = (oh_cu_address)(uintptr_t)r->start;
+		*bytes = r->bytes;
+		LEAVE(OH_CU_SUCCESS);
+	}
 	oh_cu_address view = (oh_cu_address)(uintptr_t)device->view;
 	struct fake_map *map = map_of(block, address - view);
 	if (block->kind == FAKE_RANGE && !map)
@@ -167,12 +176,12 @@ cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 	LEAVE(OH_CU_SUCCESS);
 }
 
+/* No context need be current. */
 oh_cu_result
 cuMemHostUnregister(void *memory)
 {
-	struct CUctx_st *context;
 	ENTER_UNDO();
-	oh_cu_result code = fake_current(&context);
+	oh_cu_result code = fake_ready();
 	if (code == OH_CU_SUCCESS && !memory)
 		code = OH_CU_ERROR_INVALID_VALUE;
 	if (code != OH_CU_SUCCESS)
@@ -183,6 +192,8 @@ cuMemHostUnregister(void *memory)
 	struct fake_registration *r = *at;
 	if (!r)
 		LEAVE_UNDO(OH_CU_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	if (r->context->device->lost != OH_CU_SUCCESS)
+		LEAVE_UNDO(r->context->device->lost);
 	if (fake_source_in_use(r->start, r->bytes))
 		fake_misuse("memory unregistered with a copy from or to it under way");
 	*at = r->next;
@@ -267,7 +278,7 @@ host_side(const void *memory, uint64_t bytes)
 
 /* The stream of a copy, whose context must be the current one. */
 static oh_cu_result
-copy_stream(struct CUstream_st *handle, struct CUstream_st **stream)
+current_stream(struct CUstream_st *handle, struct CUstream_st **stream)
 {
 	struct CUctx_st *context;
 	oh_cu_result code = fake_current(&context);
@@ -276,6 +287,18 @@ copy_stream(struct CUstream_st *handle, struct CUstream_st **stream)
 	if (code == OH_CU_SUCCESS && (*stream)->context != context)
 		code = OH_CU_ERROR_INVALID_HANDLE;
 	return code;
+}
+
+/* The same for single copies, which do without a current context if the stream has one. */
+static oh_cu_result
+copy_stream(struct CUstream_st *handle, struct CUstream_st **stream)
+{
+	int *depth;
+	fake_stack(&depth);
+	if (fake_ready() != OH_CU_SUCCESS || *depth > 0 || (uintptr_t)handle <= 2)
+		return current_stream(handle, stream);
+	oh_cu_result code = fake_stream_of(handle, NULL, stream);
+	return code == OH_CU_SUCCESS ? (*stream)->context->device->lost : code;
 }
 
 static oh_cu_result
@@ -354,7 +377,7 @@ cuMemsetD8Async(oh_cu_address address, unsigned char value, size_t bytes,
 {
 	struct CUstream_st *stream;
 	ENTER();
-	oh_cu_result code = copy_stream(handle, &stream);
+	oh_cu_result code = current_stream(handle, &stream);
 	if (code != OH_CU_SUCCESS || bytes == 0)
 		LEAVE(code);
 	char *device = fake_reach(address, bytes);
@@ -381,6 +404,20 @@ attributes_valid(size_t count, const struct oh_cu_copy_attributes *attributes, c
 	return 1;
 }
 
+/* The real driver follows a bad pointer of a batch and faults. As that does, this ends the process
+ * though the calling thread blocks the signal. */
+static void
+die_of(const char *what)
+{
+	sigset_t fault;
+	sigemptyset(&fault);
+	sigaddset(&fault, SIGSEGV);
+	fprintf(stderr, "fake driver: %s in a batch: the real driver dies of it\n", what);
+	signal(SIGSEGV, SIG_DFL);
+	pthread_sigmask(SIG_UNBLOCK, &fault, NULL);
+	raise(SIGSEGV);
+}
+
 /* Fills op's pieces; those that are not pinned are read now, into one staging buffer. */
 static oh_cu_result
 batch_pieces(struct fake_op *op, const oh_cu_address *destinations, const oh_cu_address *sources,
@@ -391,8 +428,12 @@ batch_pieces(struct fake_op *op, const oh_cu_address *destinations, const oh_cu_
 		char *host = (char *)(uintptr_t)sources[i];
 		char *device = fake_reach(destinations[i], bytes[i]);
 		int pinned = host_side(host, bytes[i]);
-		if (bytes[i] == 0 || !device || pinned < 0)
+		if (bytes[i] == 0)
 			return OH_CU_ERROR_INVALID_VALUE;
+		if (!device)
+			die_of("a destination that is not wholly allocated");
+		if (pinned < 0)
+			die_of("a source that is not wholly pinned host memory");
 		op->pieces[i] = (struct fake_piece){device, host, bytes[i]};
 		to_stage += pinned ? 0 : bytes[i];
 	}
@@ -419,7 +460,7 @@ copy_batch(const oh_cu_address *destinations, const oh_cu_address *sources, cons
 		return OH_CU_ERROR_NOT_SUPPORTED;
 	if ((uintptr_t)handle <= 1)
 		return OH_CU_ERROR_INVALID_VALUE;
-	oh_cu_result code = copy_stream(handle, &stream);
+	oh_cu_result code = current_stream(handle, &stream);
 	if (code != OH_CU_SUCCESS)
 		return code;
 	if (!attributes_valid(count, (const struct oh_cu_copy_attributes *)attributes, first,

@@ -457,7 +457,7 @@ TEST(the_first_window_is_small_so_that_the_first_copy_starts_early)
 	oh_flow_reset(&p.flow);
 	for (uint64_t i = 0, at = 0, want = 4096; i < 4; i++, at += want, want *= 2) {
 		const struct oh_window *w = &p.flow.windows[oh_flow_open(&p.flow, 0, 0)];
-		CHECK_EQ(w->begin, at);
+		CHECK_EQ(w->base, at);
 		CHECK_EQ(w->end, at + want);
 	}
 	play_free(&p);

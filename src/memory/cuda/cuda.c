@@ -20,6 +20,7 @@ struct oh_queue {
 	struct CUstream_st *stream;
 	struct CUevent_st *after;  /* recorded on the caller's stream */
 	struct CUevent_st *joined; /* recorded on ours */
+	atomic_int used;           /* it was given a copy */
 };
 
 struct oh_mark {
@@ -68,6 +69,7 @@ cuda_queue_create(struct oh_device *device, struct oh_queue **queue, struct oneh
 	struct oh_queue *made = calloc(1, sizeof *made);
 	if (!made)
 		return oh_fail_no_memory(error, sizeof *made, "a copy queue");
+	atomic_init(&made->used, 0);
 	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		goto free_queue;
@@ -86,7 +88,8 @@ free_queue:
 	return status;
 }
 
-/* Waits for the copies that were given to it. */
+/* Waits for the copies that were given to it, but not for a caller's stream alone, which may stand
+ * still: the driver keeps a destroyed stream until it has run dry. */
 static void
 cuda_queue_destroy(struct oh_device *device, struct oh_queue *queue)
 {
@@ -94,7 +97,8 @@ cuda_queue_destroy(struct oh_device *device, struct oh_queue *queue)
 	if (!queue)
 		return;
 	if (oh_cuda_enter_quietly(device)) {
-		cu->stream_sync(queue->stream);
+		if (atomic_load(&queue->used))
+			cu->stream_sync(queue->stream);
 		cu->event_destroy(queue->joined);
 		cu->event_destroy(queue->after);
 		cu->stream_destroy(queue->stream);
@@ -328,13 +332,15 @@ cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 		return status;
 	for (uint64_t at = 0; at < count && code == OH_CU_SUCCESS;) {
 		at += batch_take(&batch, copies + at, count - at);
+		atomic_store(&queue->used, 1);
 		code = give(device, &batch, queue->stream);
 	}
 	if (code == OH_CU_SUCCESS)
 		code = cu->event_record(mark->event, queue->stream);
 	if (code != OH_CU_SUCCESS) {
 		/* Nobody will be told when the source is free again: it is on return. */
-		cu->stream_sync(queue->stream);
+		if (atomic_load(&queue->used))
+			cu->stream_sync(queue->stream);
 		status = oh_cuda_fail(cu, error, code, "%llu cop%s to cuda:%u failed",
 				      (unsigned long long)count, count == 1 ? "y" : "ies",
 				      device->ordinal);

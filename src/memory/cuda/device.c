@@ -52,12 +52,14 @@ struct CUctx_st *
 oh_cuda_current(const struct oh_cuda *cu, oh_cu_device device)
 {
 	struct CUctx_st *current = NULL;
+	unsigned int version;
 	oh_cu_device on;
 	if (cu->ctx_current(&current) != OH_CU_SUCCESS || !current)
 		return NULL;
 	if (cu->ctx_device(&on) != OH_CU_SUCCESS || on != device)
 		return NULL;
-	return current;
+	/* One that was reset or destroyed stays current, and still tells its device. */
+	return cu->ctx_version(current, &version) == OH_CU_SUCCESS ? current : NULL;
 }
 
 static onehop_status

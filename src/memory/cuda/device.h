@@ -22,7 +22,8 @@ struct oh_device {
 	atomic_int way;                /* enum oh_cuda_way */
 };
 
-/* The calling thread's current context if it is on the device, else NULL. Before enter. */
+/* The calling thread's current context if it is on the device and not gone, else NULL. Before
+ * enter. */
 struct CUctx_st *oh_cuda_current(const struct oh_cuda *cu, oh_cu_device device);
 
 /* Makes the device's context current until leave. DEVICE_LOST if it is gone. */

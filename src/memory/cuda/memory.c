@@ -93,31 +93,41 @@ remedy:
 	return ONEHOP_INVALID_ARGUMENT;
 }
 
-/* Does an address range that was mapped in pieces hold all of it? */
+/* Does an address range that was mapped in pieces hold all of it, without a hole? */
 static int
 mapped_in_pieces(struct oh_device *device, uint64_t address, uint64_t bytes)
 {
 	const struct oh_cuda *cu = device->cu;
-	oh_cu_address start = 0;
-	size_t range = 0;
+	oh_cu_address start = 0, base = 0;
+	size_t range = 0, size = 0;
 	if (cu->pointer_attribute(&start, OH_CU_POINTER_RANGE_START, address) != OH_CU_SUCCESS ||
 	    cu->pointer_attribute(&range, OH_CU_POINTER_RANGE_BYTES, address) != OH_CU_SUCCESS)
 		return 0;
 	if (address < start || address - start > range || range - (address - start) < bytes)
 		return 0;
-	return check_place(device, address + bytes - 1, NULL) == ONEHOP_OK;
+	for (uint64_t last = address + bytes - 1;; address = base + size) {
+		if (check_place(device, address, NULL) != ONEHOP_OK ||
+		    cu->mem_range(&base, &size, address) != OH_CU_SUCCESS)
+			return 0;
+		if (address < base || address - base >= size)
+			return 0;
+		if (last - base < size)
+			return 1;
+	}
 }
 
+/* Nothing is left for the copies to find out: the driver dies of a bad address in a batch. */
 static onehop_status
 check_range(struct oh_device *device, uint64_t address, uint64_t bytes, struct onehop_error *error)
 {
 	oh_cu_address base = 0;
 	size_t size = 0;
-	/* Where the driver cannot tell, the copy itself will. */
-	if (device->cu->mem_range(&base, &size, address) != OH_CU_SUCCESS || address < base)
-		return ONEHOP_OK;
-	uint64_t inside = address - base;
-	if (inside <= size && bytes <= size - inside)
+	oh_cu_result code = device->cu->mem_range(&base, &size, address);
+	if (code != OH_CU_SUCCESS)
+		return oh_cuda_fail(device->cu, error, code,
+				    "CUDA does not say how far the memory at 0x%llx goes",
+				    (unsigned long long)address);
+	if (address >= base && address - base <= size && bytes <= size - (address - base))
 		return ONEHOP_OK;
 	if (mapped_in_pieces(device, address, bytes))
 		return ONEHOP_OK;
