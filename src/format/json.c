@@ -101,12 +101,21 @@ skip_space(struct oh_json *json)
 	json->at = at;
 }
 
-/* Next byte that is no whitespace, 0 at the end (a NUL is no part of JSON either). */
-static inline uint8_t
-next_byte(struct oh_json *json)
+static __attribute__((noinline)) uint8_t
+byte_after_space(struct oh_json *json)
 {
 	skip_space(json);
 	return json->at < json->bytes ? json->text[json->at] : 0;
+}
+
+/* Next byte that is no whitespace, 0 at the end (a NUL is no part of JSON either). Mostly there is
+ * none to skip. */
+static inline uint8_t
+next_byte(struct oh_json *json)
+{
+	if (json->at < json->bytes && json->text[json->at] > ' ')
+		return json->text[json->at];
+	return byte_after_space(json);
 }
 
 enum oh_json_kind
@@ -491,7 +500,7 @@ onehop_status
 oh_json_u64(struct oh_json *json, uint64_t *value, const char *what)
 {
 	uint64_t at, sum;
-	skip_space(json);
+	next_byte(json);
 	at = json->at;
 	if (plain_digits(json, &at, &sum))
 		return bad_integer(json, what, 0);

@@ -12,6 +12,7 @@
 #include "format/fail.h"
 #include "format/json.h"
 #include "format/names.h"
+#include "format/usual.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -201,10 +202,9 @@ read_field(struct reader *r, struct oh_entry *entry, unsigned *seen)
 }
 
 static onehop_status
-read_entry(struct reader *r, struct oh_json_string name)
+read_entry(struct reader *r, struct oh_json_string name, struct oh_entry *entry)
 {
 	struct oh_json *json = &r->json;
-	struct oh_entry entry = {.name = name.at, .name_bytes = name.bytes};
 	unsigned seen = 0;
 	int more;
 	onehop_status status;
@@ -216,7 +216,7 @@ read_entry(struct reader *r, struct oh_json_string name)
 	if (status)
 		return status;
 	while ((more = oh_json_more(json, OH_JSON_OBJECT)) > 0) {
-		status = read_field(r, &entry, &seen);
+		status = read_field(r, entry, &seen);
 		if (status)
 			return status;
 	}
@@ -226,7 +226,20 @@ read_entry(struct reader *r, struct oh_json_string name)
 		if (!(seen & 1u << i))
 			return oh_json_fail(json, json->at - 1, "%s is missing", fields[i].name);
 	json->subject_kind = NULL;
-	status = check_size(r, &entry);
+	return ONEHOP_OK;
+}
+
+static onehop_status
+read_tensor(struct reader *r, struct oh_json_string name)
+{
+	struct oh_json *json = &r->json;
+	struct oh_entry entry = {.name = name.at, .name_bytes = name.bytes};
+	onehop_status status = ONEHOP_OK;
+	oh_json_peek(json);
+	if (!oh_usual_entry(json->text, json->at, json->bytes, &entry, &json->at))
+		status = read_entry(r, name, &entry);
+	if (!status)
+		status = check_size(r, &entry);
 	if (status)
 		return status;
 	assert(r->count < r->capacity);
@@ -269,7 +282,7 @@ read_header(struct reader *r)
 		if (oh_json_is(json, key, "__metadata__", 12))
 			status = note_metadata(r, key, &metadata_seen);
 		else
-			status = read_entry(r, key);
+			status = read_tensor(r, key);
 		if (status)
 			return status;
 	}

@@ -26,6 +26,15 @@ parse(const char *header, uint64_t data)
 	return parse_bytes(header, strlen(header), data);
 }
 
+/* The same with so much space behind it that the short cut for usual entries is taken. */
+static onehop_status
+parse_roomy(const char *header, uint64_t data)
+{
+	static char roomy[1 << 16];
+	snprintf(roomy, sizeof roomy, "%s%512s", header, "");
+	return parse(roomy, data);
+}
+
 /* "NAME DTYPE [SHAPE] OFFSET+BYTES; ..." of table, offsets from the data's begin. */
 static const char *
 summary(void)
@@ -50,6 +59,9 @@ summary(void)
 #define LOADS(header, data, want)                                                                  \
 	do {                                                                                       \
 		parse(header, data);                                                               \
+		CHECK_STR(said, "");                                                               \
+		CHECK_STR(summary(), want);                                                        \
+		parse_roomy(header, data);                                                         \
 		CHECK_STR(said, "");                                                               \
 		CHECK_STR(summary(), want);                                                        \
 		oh_table_free(&table);                                                             \
@@ -528,6 +540,38 @@ TEST(an_error_is_not_needed)
 	uint8_t *text = malloc(3);
 	memcpy(text, "{}x", 3);
 	CHECK_EQ(oh_safetensors_parse("m", text, 3, 11, &table, NULL), ONEHOP_MALFORMED);
+}
+
+TEST(what_is_almost_spelled_as_usual_is_judged_like_anything_else)
+{
+	static const struct {
+		const char *header, *part;
+	} refused[] = {
+	    {W("F32", "[02]", 0, 8), "stands for nothing"},
+	    {W("F32", "[2,]", 0, 8), "comma"},
+	    {W("F32", "[,2]", 0, 8), "byte"},
+	    {W("F32", "[2 3]", 0, 24), "','"},
+	    {W("F32", "[-2]", 0, 8), "negative"},
+	    {W("F32", "[99999999999999999999]", 0, 8), "overflow"},
+	    {W("F32", "[2]", 8, 0), "reversed"},
+	    {W("F32", "[2]", 0, 9), "span"},
+	    {W("f32", "[2]", 0, 8), "unknown"},
+	    {W("F32", "[2.0]", 0, 8), "integer"},
+	    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", "3 numbers"},
+	    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "1 numbers"},
+	    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"shape\":[2]}}",
+	     "duplicate"},
+	};
+	for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+		CHECK(parse_roomy(refused[i].header, 8) != ONEHOP_OK);
+		CHECK_HOLDS(said, refused[i].part);
+	}
+	LOADS(W("F32", "[1, 1, 1, 1, 1, 1, 1, 1, 2]", 0, 8), 8, "w F32 [1,1,1,1,1,1,1,1,2] 0+8");
+	LOADS("{\"w\": {\"dtype\": \"F32\", \"shape\": [2, 1], \"data_offsets\": [0, 8]}}", 8,
+	      "w F32 [2,1] 0+8");
+	LOADS("{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":[1]}}", 8,
+	      "w F32 [2] 0+8");
+	LOADS(W("U8", "[1000000000000000000,0]", 0, 0), 0, "w U8 [1000000000000000000,0] 0+0");
 }
 
 int
