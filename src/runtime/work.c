@@ -348,6 +348,9 @@ collect(struct onehop_runtime *runtime, struct probe probes[POLL_BATCH])
 		}
 		t = t->next;
 	} while (t != runtime->active);
+	/* Those that found no room come first the next time. */
+	if (count == POLL_BATCH)
+		runtime->active = probes[count - 1].transfer->next;
 	return count;
 }
 
@@ -714,9 +717,7 @@ oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
 	source.only = transfer;
 	source.deadline_ns = deadline_ns;
 	source.done = done;
-	while (!done(transfer)) {
-		if (deadline_ns != UINT64_MAX && oh_now_ns() >= deadline_ns)
-			return 0;
+	while (!done(transfer) && (deadline_ns == UINT64_MAX || oh_now_ns() < deadline_ns)) {
 		grant(runtime);
 		if (transfer->state == OH_TRANSFER_RUNNING && transfer->flow.takeable) {
 			pthread_mutex_unlock(&runtime->lock);
@@ -726,5 +727,8 @@ oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
 			sleep_on(transfer, deadline_ns);
 		}
 	}
-	return 1;
+	/* What this thread looked after goes on without it. */
+	if (runtime->in_flight && !runtime->polling)
+		wake_one(runtime);
+	return done(transfer);
 }
