@@ -404,35 +404,6 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 	return any;
 }
 
-/* Looks after copies in flight until one ends, the deadline passes, or there is something better to
- * do: slices to read (of one transfer, if only is not NULL). Returns 0 if there are none, or another
- * thread does it. With the lock held. */
-static int
-poll_copies(struct onehop_runtime *runtime, const struct onehop_transfer *only,
-	    uint64_t deadline_ns)
-{
-	struct probe probes[POLL_BATCH];
-	static const struct timespec nap = {0, POLL_SLEEP_NS};
-	uint32_t count;
-	if (runtime->polling || !(count = collect(runtime, probes)))
-		return 0;
-	runtime->polling = 1;
-	for (uint32_t round = 0; count && !poll_round(runtime, probes, count); round++) {
-		if (round >= POLL_SPINS) {
-			pthread_mutex_unlock(&runtime->lock);
-			oh_sys.nanosleep(&nap, NULL);
-			pthread_mutex_lock(&runtime->lock);
-		}
-		if (only ? only->flow.takeable : more_slices(runtime) || runtime->touch)
-			break;
-		if (deadline_ns != UINT64_MAX && oh_now_ns() >= deadline_ns)
-			break;
-		count = collect(runtime, probes);
-	}
-	runtime->polling = 0;
-	return 1;
-}
-
 /* ------------------------------------------------------------------ slices */
 
 /* A slice that was handed to a reader. */
@@ -628,6 +599,33 @@ source_init(struct source *source, struct onehop_runtime *runtime)
 
 /* ------------------------------------------------------------------ threads */
 
+/* Looks after copies in flight until one ends, or the thread has something better to do: slices to
+ * read, or what is_over() says. Returns 0 if there are none, or another thread does it. With the
+ * lock held. */
+static int
+poll_copies(struct onehop_runtime *runtime, const struct source *source)
+{
+	struct probe probes[POLL_BATCH];
+	static const struct timespec nap = {0, POLL_SLEEP_NS};
+	uint32_t count;
+	if (runtime->polling || !(count = collect(runtime, probes)))
+		return 0;
+	runtime->polling = 1;
+	for (uint32_t round = 0; count && !poll_round(runtime, probes, count); round++) {
+		if (round >= POLL_SPINS) {
+			pthread_mutex_unlock(&runtime->lock);
+			oh_sys.nanosleep(&nap, NULL);
+			pthread_mutex_lock(&runtime->lock);
+		}
+		int slices = source->only ? source->only->flow.takeable > 0 : more_slices(runtime);
+		if (slices || is_over(source))
+			break;
+		count = collect(runtime, probes);
+	}
+	runtime->polling = 0;
+	return 1;
+}
+
 static void
 touch_chunk(struct oh_touch *touch, uint64_t at)
 {
@@ -679,7 +677,7 @@ oh_worker_main(void *argument)
 		}
 		grant(runtime);
 		if (runtime->stop || more_slices(runtime) ||
-		    poll_copies(runtime, NULL, UINT64_MAX))
+		    poll_copies(runtime, &source))
 			continue;
 		runtime->idle++;
 		pthread_cond_wait(&runtime->work, &runtime->lock);
@@ -723,7 +721,7 @@ oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
 			pthread_mutex_unlock(&runtime->lock);
 			oh_storage_local.read(&source.base);
 			pthread_mutex_lock(&runtime->lock);
-		} else if (!poll_copies(runtime, transfer, deadline_ns)) {
+		} else if (!poll_copies(runtime, &source)) {
 			sleep_on(transfer, deadline_ns);
 		}
 	}
