@@ -136,5 +136,5 @@ onehop_model_metadata_at(const struct onehop_model *model, uint64_t index,
 			ours.text_bytes = strlen(scratch);
 		}
 	}
-	return oh_model_give(metadata, &ours, sizeof ours);
+	return oh_give(metadata, &ours, sizeof ours);
 }

@@ -43,7 +43,7 @@ onehop_model_query(const struct onehop_model *model, struct onehop_model_info *i
 		.open_ns = model->open_ns,
 		.parse_ns = model->parse_ns,
 	};
-	return oh_model_give(info, &ours, sizeof ours);
+	return oh_give(info, &ours, sizeof ours);
 }
 
 onehop_status
@@ -56,7 +56,7 @@ onehop_model_file_at(const struct onehop_model *model, uint32_t index,
 	if (index >= model->file_count)
 		return ONEHOP_OUT_OF_RANGE;
 	onehop_file_query(model->files[index].file, &ours);
-	return oh_model_give(info, &ours, sizeof ours);
+	return oh_give(info, &ours, sizeof ours);
 }
 
 onehop_status
@@ -79,7 +79,7 @@ onehop_model_at(const struct onehop_model *model, uint64_t index, struct onehop_
 	ours.block_elements = entry->dtype->block_elements;
 	ours.block_bytes = entry->dtype->block_bytes;
 	oh_table_shape(oh_model_table(model, index), entry, ours.shape, ONEHOP_SHAPE_INLINE);
-	return oh_model_give(tensor, &ours, sizeof ours);
+	return oh_give(tensor, &ours, sizeof ours);
 }
 
 onehop_status

@@ -3,6 +3,7 @@
 #define OH_MODEL_MODEL_H
 
 #include "base/error.h"
+#include "base/give.h"
 #include "base/sys.h"
 #include "format/table.h"
 #include "model/lookup.h"
@@ -66,24 +67,6 @@ oh_model_lap(struct onehop_model *model, uint64_t *into)
 	uint64_t now = oh_now_ns();
 	*into += now - model->lap;
 	model->lap = now;
-}
-
-/* Writes ours, a struct that begins with its size, over the caller's, which may be of another
- * version: as much as both have. */
-static inline onehop_status
-oh_model_give(void *theirs, const void *ours, uint32_t our_bytes)
-{
-	uint32_t bytes;
-	if (!theirs)
-		return ONEHOP_INVALID_ARGUMENT;
-	memcpy(&bytes, theirs, sizeof bytes);
-	if (bytes < 2 * sizeof bytes)
-		return ONEHOP_INVALID_ARGUMENT;
-	if (bytes > our_bytes)
-		bytes = our_bytes;
-	memcpy((char *)theirs + sizeof bytes, (const char *)ours + sizeof bytes,
-	       bytes - sizeof bytes);
-	return ONEHOP_OK;
 }
 
 /* Makes the table of tensors' names unless it is there. It is made when it is first needed, since a

@@ -228,7 +228,7 @@ onehop_selection_query(const struct onehop_selection *selection, struct onehop_s
 		.bytes = selection->bytes,
 		.arena_bytes = selection->arena_bytes,
 	};
-	return oh_model_give(info, &ours, sizeof ours);
+	return oh_give(info, &ours, sizeof ours);
 }
 
 onehop_status
@@ -258,5 +258,5 @@ onehop_selection_at(const struct onehop_selection *selection, uint64_t index,
 		if (part->dim < ONEHOP_SHAPE_INLINE)
 			ours.shape[part->dim] = part->extent;
 	}
-	return oh_model_give(item, &ours, sizeof ours);
+	return oh_give(item, &ours, sizeof ours);
 }

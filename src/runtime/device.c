@@ -6,6 +6,7 @@
 #include "runtime/internal.h"
 
 #include "base/arith.h"
+#include "base/give.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -127,7 +128,7 @@ onehop_status
 onehop_device_query(struct onehop_runtime *runtime, const char *name,
 		    struct onehop_device_info *info, struct onehop_error *error)
 {
-	struct onehop_device_info full = {.size = info->size};
+	struct onehop_device_info full = {0};
 	struct oh_rt_device *device;
 	if (oh_forked(runtime, error))
 		return ONEHOP_FORKED;
@@ -136,9 +137,7 @@ onehop_device_query(struct onehop_runtime *runtime, const char *name,
 		status = device->ops->describe(device->handle, &full, error);
 	if (status)
 		return status;
-	full.size = info->size;
-	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(info, &full, sizeof full);
 }
 
 static onehop_status
@@ -214,14 +213,12 @@ onehop_status
 onehop_buffer_query(const struct onehop_buffer *buffer, struct onehop_buffer_info *info)
 {
 	struct onehop_buffer_info full = {
-		.size = info->size,
 		.owned = (uint32_t)buffer->owned,
 		.address = buffer->address,
 		.bytes = buffer->bytes,
 		.device = buffer->device->name,
 	};
-	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(info, &full, sizeof full);
 }
 
 static onehop_status

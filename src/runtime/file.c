@@ -3,6 +3,8 @@
 
 #include "runtime/internal.h"
 
+#include "base/give.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,10 +45,9 @@ onehop_file_close(struct onehop_file *file)
 onehop_status
 onehop_file_query(const struct onehop_file *file, struct onehop_file_info *info)
 {
-	struct onehop_file_info full = {.size = info->size, .path = file->path,
+	struct onehop_file_info full = {.path = file->path,
 					.bytes = file->facts.bytes};
-	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(info, &full, sizeof full);
 }
 
 /* A source of one slice. */

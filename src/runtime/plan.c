@@ -4,6 +4,8 @@
  */
 #include "runtime/internal.h"
 
+#include "base/give.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,7 +220,6 @@ onehop_status
 onehop_plan_query(const struct onehop_plan *plan, struct onehop_plan_info *info)
 {
 	struct onehop_plan_info full = {
-		.size = info->size,
 		.reasons = plan->plan.reasons,
 		.bytes = plan->plan.bytes,
 		.read_bytes = plan->plan.read_bytes,
@@ -226,8 +227,7 @@ onehop_plan_query(const struct onehop_plan *plan, struct onehop_plan_info *info)
 		.pieces = plan->plan.piece_count,
 		.extents = plan->extent_count,
 	};
-	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(info, &full, sizeof full);
 }
 
 onehop_status
@@ -237,7 +237,6 @@ onehop_plan_segment_at(const struct onehop_plan *plan, uint64_t index, struct on
 		return ONEHOP_OUT_OF_RANGE;
 	const struct oh_segment *from = &plan->plan.segments[index];
 	struct onehop_segment full = {
-		.size = out->size,
 		.route = from->route,
 		.reasons = from->reasons,
 		.staged = from->staged,
@@ -248,8 +247,7 @@ onehop_plan_segment_at(const struct onehop_plan *plan, uint64_t index, struct on
 		.row_stride = from->row_stride,
 		.pieces = from->pieces,
 	};
-	memcpy(out, &full, out->size < sizeof full ? out->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(out, &full, sizeof full);
 }
 
 #define REASON_NAME(name, bit, text, remedy)                                                       \

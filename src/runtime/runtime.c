@@ -7,6 +7,7 @@
 #include "runtime/internal.h"
 
 #include "base/arith.h"
+#include "base/give.h"
 #include "base/sys.h"
 
 #include <signal.h>
@@ -189,7 +190,6 @@ onehop_runtime_option_at(const struct onehop_runtime *runtime, uint32_t index,
 		return ONEHOP_OUT_OF_RANGE;
 	const struct oh_option_row *row = &oh_option_rows[index];
 	struct onehop_option_value full = {
-		.size = value->size,
 		.name = row->name,
 		.value = runtime->texts[index][0],
 		.origin = origins[runtime->origins[index]],
@@ -198,8 +198,7 @@ onehop_runtime_option_at(const struct onehop_runtime *runtime, uint32_t index,
 		.range = runtime->texts[index][2],
 		.doc = row->doc,
 	};
-	memcpy(value, &full, value->size < sizeof full ? value->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(value, &full, sizeof full);
 }
 
 onehop_status
@@ -208,7 +207,6 @@ onehop_runtime_query(struct onehop_runtime *runtime, struct onehop_runtime_info 
 	if (oh_forked(runtime, NULL))
 		return ONEHOP_FORKED;
 	struct onehop_runtime_info full = {
-		.size = info->size,
 		.usable_cores = runtime->machine.cores,
 		.threads = runtime->threads_most,
 		.ring_bytes = runtime->ring_bytes,
@@ -219,8 +217,7 @@ onehop_runtime_query(struct onehop_runtime *runtime, struct onehop_runtime_info 
 	full.pinned_bytes = runtime->pinned_bytes;
 	full.pinned_peak_bytes = runtime->pinned_peak_bytes;
 	pthread_mutex_unlock(&runtime->lock);
-	memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(info, &full, sizeof full);
 }
 
 #define TEXT_OF(x) #x

@@ -6,6 +6,7 @@
 #include "runtime/internal.h"
 
 #include "base/arith.h"
+#include "base/give.h"
 #include "base/sys.h"
 
 #include <stdlib.h>
@@ -213,13 +214,12 @@ static void
 complete(const struct onehop_transfer *transfer, struct onehop_completion *completion)
 {
 	struct onehop_completion full = transfer->completion;
-	full.size = completion->size;
 	full.reasons = transfer->plan->plan.reasons;
 	full.bytes = transfer->flow.landed;
 	full.route_bytes[ONEHOP_ROUTE_BUFFERED] = full.bytes;
 	full.ring_bytes = (uint64_t)transfer->device->lane.made *
 			  transfer->runtime->block_bytes;
-	memcpy(completion, &full, completion->size < sizeof full ? completion->size : sizeof full);
+	oh_give(completion, &full, sizeof full);
 }
 
 onehop_status
@@ -268,14 +268,12 @@ onehop_transfer_progress(struct onehop_transfer *transfer, struct onehop_progres
 	struct onehop_runtime *runtime = transfer->runtime;
 	if (oh_forked(runtime, NULL))
 		return ONEHOP_FORKED;
-	struct onehop_progress full = {.size = progress->size,
-				       .bytes_total = transfer->plan->plan.bytes};
+	struct onehop_progress full = {.bytes_total = transfer->plan->plan.bytes};
 	pthread_mutex_lock(&runtime->lock);
 	full.running = !has_ended(transfer);
 	full.bytes_landed = transfer->flow.landed;
 	pthread_mutex_unlock(&runtime->lock);
-	memcpy(progress, &full, progress->size < sizeof full ? progress->size : sizeof full);
-	return ONEHOP_OK;
+	return oh_give(progress, &full, sizeof full);
 }
 
 static int
