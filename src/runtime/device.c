@@ -67,15 +67,29 @@ open_device(struct onehop_runtime *runtime, const struct oh_memory_ops *ops, uin
 	return ONEHOP_OK;
 }
 
+static int
+has_transfers(const struct onehop_runtime *runtime, const struct oh_rt_device *device)
+{
+	const struct onehop_transfer *t = runtime->active;
+	if (!t)
+		return 0;
+	do {
+		if (t->device == device)
+			return 1;
+		t = t->next;
+	} while (t != runtime->active);
+	return 0;
+}
+
 /* Its context is gone, and with it all that was pinned and allocated. The ring goes now, unless a
  * transfer is still on its way to find out. */
 static void
 bury(struct onehop_runtime *runtime, struct oh_rt_device *device)
 {
 	pthread_mutex_lock(&runtime->lock);
-	int unused = device->lane.free_count == device->lane.made;
-	pthread_mutex_unlock(&runtime->lock);
+	int unused = !has_transfers(runtime, device);
 	device->dead = 1;
+	pthread_mutex_unlock(&runtime->lock);
 	if (unused)
 		oh_lane_close(runtime, device);
 }

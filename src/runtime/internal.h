@@ -107,6 +107,7 @@ struct onehop_transfer {
 	struct oh_queue *gate_queue;
 	struct oh_mark *gate_mark;
 	int gated;
+	int gate_used; /* the queue may still wait for the stream of an earlier start */
 	struct oh_flow flow;
 	struct oh_in_flight *in_flight; /* a ring of as many as the lane has blocks */
 	uint32_t in_flight_first;

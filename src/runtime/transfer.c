@@ -95,16 +95,38 @@ onehop_start_options_init(struct onehop_start_options *options)
 	*options = (struct onehop_start_options){.size = sizeof *options};
 }
 
-/* The lane's queue is shared, so that it cannot wait for a caller's stream: the host does. */
+/* The lane's queue is shared, so that it cannot wait for a caller's stream: the host does. A start
+ * that was cancelled or failed may have left our own queue waiting for its stream; then another
+ * takes its place. */
 static onehop_status
 close_gate(struct onehop_transfer *transfer, uint64_t stream, struct onehop_error *error)
 {
 	const struct oh_memory_ops *ops = transfer->device->ops;
 	struct oh_device *handle = transfer->device->handle;
-	onehop_status status = ops->queue_after(handle, transfer->gate_queue, stream, error);
+	struct oh_queue *fresh;
+	onehop_status status;
+	if (transfer->gate_used) {
+		status = ops->queue_create(handle, &fresh, error);
+		if (status)
+			return status;
+		ops->queue_destroy(handle, transfer->gate_queue);
+		transfer->gate_queue = fresh;
+	}
+	transfer->gate_used = 1;
+	status = ops->queue_after(handle, transfer->gate_queue, stream, error);
 	if (!status)
 		status = ops->copy(handle, transfer->gate_queue, transfer->gate_mark, NULL, 0, error);
 	return status;
+}
+
+static onehop_status
+context_gone(const struct onehop_transfer *transfer, struct onehop_error *error)
+{
+	oh_fail(error, ONEHOP_DEVICE_LOST,
+		"the context of %s that this transfer was prepared in is gone",
+		transfer->device->name);
+	oh_remedy(error, "allocate and prepare it again");
+	return ONEHOP_DEVICE_LOST;
 }
 
 static onehop_status
@@ -112,12 +134,8 @@ before_start(struct onehop_transfer *transfer, const struct onehop_start_options
 	     struct onehop_error *error)
 {
 	struct oh_rt_device *device = transfer->device;
-	if (device->dead || !device->ops->alive(device->handle)) {
-		oh_fail(error, ONEHOP_DEVICE_LOST,
-			"the context of %s that this transfer was prepared in is gone", device->name);
-		oh_remedy(error, "allocate and prepare it again");
-		return ONEHOP_DEVICE_LOST;
-	}
+	if (!device->ops->alive(device->handle))
+		return context_gone(transfer, error);
 	if (options && options->flags & ~(uint32_t)ONEHOP_START_AFTER_STREAM)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "unknown start flags 0x%x",
 			       options->flags);
@@ -148,6 +166,10 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 	if (status)
 		return status;
 	pthread_mutex_lock(&runtime->lock);
+	if (transfer->device->dead) { /* and its ring may be gone */
+		pthread_mutex_unlock(&runtime->lock);
+		return context_gone(transfer, error);
+	}
 	memset(&transfer->completion, 0, sizeof transfer->completion);
 	transfer->error.status = ONEHOP_OK;
 	transfer->started_ns = oh_now_ns();

@@ -356,9 +356,11 @@ collect(struct onehop_runtime *runtime, struct probe probes[POLL_BATCH])
 
 /* What the caller's stream held has ended, or does not matter any more. */
 static void
-open_gate(struct onehop_transfer *transfer, const struct onehop_error *failure)
+open_gate(struct onehop_transfer *transfer, int done, const struct onehop_error *failure)
 {
 	transfer->gated = 0;
+	if (done)
+		transfer->gate_used = 0;
 	transfer->runtime->in_flight--;
 	if (failure)
 		oh_transfer_stop(transfer, failure);
@@ -396,7 +398,7 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 		if (!probes[i].done && !failure && !(t->gated && t->flow.stopped))
 			continue;
 		if (t->gated)
-			open_gate(t, failure);
+			open_gate(t, probes[i].done, failure);
 		else
 			take_off(t, failure);
 		any = 1;

@@ -38,6 +38,7 @@ backend_main(int argc, char **argv)
 		printf("Bail out! %s\n", error.message);
 		return 1;
 	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("# seed %" PRIu64 "\n", fake.seed());
 	return test_main(argc, argv);
 }

@@ -297,6 +297,32 @@ TEST(a_destroyed_context_makes_its_device_dead)
 	CHECK_NOTHING_HELD();
 }
 
+/* It still tells its device, and can be pushed. */
+TEST(a_current_context_that_is_gone_is_not_used)
+{
+	struct onehop_error error = {0};
+	struct CUctx_st *context, *popped;
+	struct lane lane;
+	CHECK_EQ(cu->primary_retain(&context, 0), 0);
+	CHECK_EQ(cu->ctx_push(context), 0);
+	CHECK_EQ(extra.primary_reset(0), 0);
+	CHECK(current_context() == context);
+	CHECK_OK(lane_make(&lane, 4096, &error));
+	CHECK_LANE_WORKS(&lane);
+	lane_drop(&lane);
+	CHECK_EQ(cu->ctx_pop(&popped), 0);
+	CHECK_EQ(cu->primary_release(0), 0);
+	CHECK_EQ(extra.ctx_create(&context, 0, 0), 0);
+	CHECK_EQ(cu->ctx_push(context), 0);
+	CHECK_EQ(extra.ctx_destroy(context), 0);
+	CHECK(current_context() == context);
+	CHECK_OK(lane_make(&lane, 4096, &error));
+	CHECK_LANE_WORKS(&lane);
+	lane_drop(&lane);
+	CHECK_EQ(cu->ctx_pop(&popped), 0);
+	CHECK_NOTHING_HELD();
+}
+
 TEST(a_lost_device_is_told_and_works_again_after_a_reset)
 {
 	struct onehop_error error = {0};

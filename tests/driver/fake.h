@@ -76,6 +76,12 @@ struct fake_piece {
 
 enum fake_op_kind { FAKE_IN, FAKE_OUT, FAKE_SET, FAKE_RECORD, FAKE_WAIT, FAKE_FOLLOW, FAKE_CALL };
 
+/* One recording of an event: waits are for it, whatever the event is used for later. */
+struct fake_record {
+	int references;
+	int done;
+};
+
 struct fake_op {
 	struct fake_op *next;
 	enum fake_op_kind kind;
@@ -83,9 +89,9 @@ struct fake_op {
 	uint64_t count;
 	void *staged;              /* freed after */
 	unsigned char value;
-	struct CUevent_st *event;  /* RECORD, WAIT */
-	struct CUstream_st *other; /* FOLLOW */
-	uint64_t number;           /* of the event's record, or of the other stream's op */
+	struct fake_record *record; /* RECORD, WAIT: a reference */
+	struct CUstream_st *other;  /* FOLLOW */
+	uint64_t number;            /* of the other stream's op */
 	void (*run)(void *);
 	void *data;
 };
@@ -106,7 +112,7 @@ struct CUevent_st {
 	struct CUevent_st *next;
 	struct CUctx_st *context;
 	int destroyed;
-	uint64_t recorded, done;
+	struct fake_record *record; /* the latest, NULL if there is none */
 };
 
 struct fake_state {
@@ -157,7 +163,9 @@ oh_cu_result fake_stream_of(struct CUstream_st *handle, struct CUctx_st *context
 			    struct CUstream_st **stream);
 oh_cu_result fake_stream_make(struct CUctx_st *context, unsigned int flags, int builtin,
 			      struct CUstream_st **stream);
+/* What op holds is the stream's then, also if it fails. */
 oh_cu_result fake_give(struct CUstream_st *stream, struct fake_op op);
+void fake_record_drop(struct fake_record *record);
 /* Waits until all that was given so far has ended or the context is gone. */
 oh_cu_result fake_drain(struct CUstream_st *stream);
 void fake_drain_context(struct CUctx_st *context);

@@ -528,13 +528,21 @@ cuEventRecord(struct CUevent_st *event, struct CUstream_st *handle)
 		code = find_stream(handle, &stream);
 	if (code == OH_CU_SUCCESS && stream->context != event->context)
 		code = OH_CU_ERROR_INVALID_HANDLE;
-	if (code == OH_CU_SUCCESS) {
-		event->recorded++;
-		code = fake_give(stream, (struct fake_op){.kind = FAKE_RECORD,
-							  .event = event,
-							  .number = event->recorded});
-	}
-	LEAVE(code);
+	if (code != OH_CU_SUCCESS)
+		LEAVE(code);
+	struct fake_record *made = calloc(1, sizeof *made);
+	if (!made)
+		LEAVE(OH_CU_ERROR_OUT_OF_MEMORY);
+	made->references = 2;
+	fake_record_drop(event->record);
+	event->record = made;
+	LEAVE(fake_give(stream, (struct fake_op){.kind = FAKE_RECORD, .record = made}));
+}
+
+static int
+is_pending(const struct CUevent_st *event)
+{
+	return event->record && !event->record->done;
 }
 
 oh_cu_result
@@ -542,7 +550,7 @@ cuEventQuery(struct CUevent_st *event)
 {
 	ENTER();
 	oh_cu_result code = check_event(event);
-	if (code == OH_CU_SUCCESS && event->done < event->recorded)
+	if (code == OH_CU_SUCCESS && is_pending(event))
 		code = OH_CU_ERROR_NOT_READY;
 	LEAVE(code);
 }
@@ -552,10 +560,14 @@ cuEventSynchronize(struct CUevent_st *event)
 {
 	ENTER();
 	oh_cu_result code = check_event(event);
-	uint64_t until = code == OH_CU_SUCCESS ? event->recorded : 0;
-	while (code == OH_CU_SUCCESS && event->done < until)
+	if (code != OH_CU_SUCCESS || !is_pending(event))
+		LEAVE(code);
+	struct fake_record *record = event->record;
+	record->references++;
+	while (!record->done)
 		pthread_cond_wait(&fake.changed, &fake.lock);
-	LEAVE(code);
+	fake_record_drop(record);
+	LEAVE(OH_CU_SUCCESS);
 }
 
 oh_cu_result
@@ -566,9 +578,8 @@ cuStreamWaitEvent(struct CUstream_st *handle, struct CUevent_st *event, unsigned
 	oh_cu_result code = flags ? OH_CU_ERROR_INVALID_VALUE : check_event(event);
 	if (code == OH_CU_SUCCESS)
 		code = find_stream(handle, &stream);
-	if (code == OH_CU_SUCCESS && event->done < event->recorded)
-		code = fake_give(stream, (struct fake_op){.kind = FAKE_WAIT,
-							  .event = event,
-							  .number = event->recorded});
-	LEAVE(code);
+	if (code != OH_CU_SUCCESS || !is_pending(event))
+		LEAVE(code);
+	event->record->references++;
+	LEAVE(fake_give(stream, (struct fake_op){.kind = FAKE_WAIT, .record = event->record}));
 }

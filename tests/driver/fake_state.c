@@ -398,7 +398,8 @@ bury(struct CUctx_st *context, struct CUctx_st *gone)
 	for (struct CUevent_st *e = fake.events; e; e = e->next) {
 		if (e->context == context) {
 			e->context = gone;
-			e->done = e->recorded;
+			if (e->record)
+				e->record->done = 1;
 		}
 	}
 	for (struct fake_block *b = context->device->blocks; b; b = b->next)

@@ -70,7 +70,7 @@ is_due(const struct CUstream_st *stream, const struct fake_op *op)
 	if (stream->dead)
 		return 1;
 	if (op->kind == FAKE_WAIT)
-		return op->event->done >= op->number;
+		return op->record->done;
 	return op->other->done >= op->number || op->other->dead;
 }
 
@@ -94,8 +94,7 @@ run_op(struct CUstream_st *stream, struct fake_op *op)
 		run_pieces(stream, op);
 		break;
 	case FAKE_RECORD:
-		if (op->event->done < op->number)
-			op->event->done = op->number;
+		op->record->done = 1;
 		break;
 	case FAKE_WAIT:
 	case FAKE_FOLLOW:
@@ -110,11 +109,28 @@ run_op(struct CUstream_st *stream, struct fake_op *op)
 	}
 }
 
+void
+fake_record_drop(struct fake_record *record)
+{
+	if (record && --record->references == 0)
+		free(record);
+}
+
+static void
+drop_holdings(struct fake_op *op)
+{
+	/* Nobody waits for a stream that is gone. */
+	if (op->kind == FAKE_RECORD)
+		op->record->done = 1;
+	fake_record_drop(op->record);
+	free(op->pieces);
+	free(op->staged);
+}
+
 static void
 free_op(struct fake_op *op)
 {
-	free(op->pieces);
-	free(op->staged);
+	drop_holdings(op);
 	free(op);
 }
 
@@ -145,6 +161,7 @@ stream_thread(void *argument)
 		stream->first = op->next;
 		free_op(op);
 	}
+	pthread_cond_broadcast(&fake.changed);
 	pthread_mutex_unlock(&fake.lock);
 	return NULL;
 }
@@ -205,8 +222,7 @@ append(struct CUstream_st *stream, struct fake_op op)
 {
 	struct fake_op *given = malloc(sizeof *given);
 	if (!given) {
-		free(op.pieces);
-		free(op.staged);
+		drop_holdings(&op);
 		return OH_CU_ERROR_OUT_OF_MEMORY;
 	}
 	*given = op;
@@ -242,8 +258,7 @@ fake_give(struct CUstream_st *stream, struct fake_op op)
 		code = follow(stream, context->legacy);
 	}
 	if (code != OH_CU_SUCCESS) {
-		free(op.pieces);
-		free(op.staged);
+		drop_holdings(&op);
 		return code;
 	}
 	return append(stream, op);
