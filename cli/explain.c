@@ -263,6 +263,9 @@ cmd_explain(struct out *out, int argc, char **argv)
 	int go = request_parse(&request, &explain_usage, out, argc, argv);
 	if (go != GO_ON)
 		return go;
+	/* To explain is to look. */
+	if (request.options.look == ONEHOP_UNSET)
+		request.options.look = ONEHOP_LOOK_ALWAYS;
 	onehop_status status = job_runtime(&request, &runtime, &error);
 	if (!status) {
 		job_begin(&job, runtime, job_device(&request, runtime), &request);

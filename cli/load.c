@@ -152,8 +152,9 @@ print_table(struct out *out, struct load *load, const struct onehop_device_info 
 		   size_text(about, job->layout.bytes));
 	print_rates(out, load);
 	for (uint32_t i = 0; i < ONEHOP_ROUTE_COUNT; i++)
-		out_format(out, "%-16s%s: %s bytes\n", "route", onehop_route_name(i),
-			   grouped(exact, job->completion.route_bytes[i]));
+		if (job->completion.route_bytes[i])
+			out_format(out, "%-16s%s: %s bytes\n", "route", onehop_route_name(i),
+				   grouped(exact, job->completion.route_bytes[i]));
 	print_reasons(out, job->planned.reasons | job->completion.reasons);
 	print_phases(out, typical(load));
 	out_format(out, "%-16s%s at most\n", "pinned",

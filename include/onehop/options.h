@@ -29,13 +29,30 @@ extern "C" {
 /* How a segment travels from storage to its destination. */
 #define ONEHOP_ROUTE_LIST(X)                                                                       \
 	X(BUFFERED, 0, "buffered", "page cache to the destination, by way of a pinned ring for "   \
-				   "a GPU")
+				   "a GPU")                                                        \
+	X(DIRECT, 1, "direct", "O_DIRECT into the ring, past the page cache")
 #define ONEHOP_ROUTE_ENUM(name, value, text, doc) ONEHOP_ROUTE_##name = value,
 enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
 #undef ONEHOP_ROUTE_ENUM
 
+/* What a load does with the page cache. */
+#define ONEHOP_CACHE_LIST(X)                                                                       \
+	X(KEEP, 0, "keep", "read through it and leave the pages there")                            \
+	X(BYPASS, 1, "bypass", "read past it wherever O_DIRECT works")                             \
+	X(DROP, 2, "drop", "read through it and drop the pages behind the read")
+#define ONEHOP_CACHE_ENUM(name, value, text, doc) ONEHOP_CACHE_##name = value,
+enum onehop_cache { ONEHOP_CACHE_LIST(ONEHOP_CACHE_ENUM) ONEHOP_CACHE_COUNT };
+#undef ONEHOP_CACHE_ENUM
+
+/* When a plan looks which pages of its files are in the page cache. */
+#define ONEHOP_LOOK_LIST(X)                                                                        \
+	X(ALWAYS, 0, "always", "each plan looks, so that its reasons tell")
+#define ONEHOP_LOOK_ENUM(name, value, text, doc) ONEHOP_LOOK_##name = value,
+enum onehop_look { ONEHOP_LOOK_LIST(ONEHOP_LOOK_ENUM) ONEHOP_LOOK_COUNT };
+#undef ONEHOP_LOOK_ENUM
+
 /* X(name, kind, default, minimum, maximum, auto allowed, unit, doc)
- * kind: COUNT, BYTES or ROUTE; a default of ONEHOP_AUTO is decided at run time. */
+ * kind: COUNT, BYTES, ROUTE, CACHE or LOOK; a default of ONEHOP_AUTO is decided at run time. */
 #define ONEHOP_RUNTIME_OPTIONS(X)                                                                  \
 	X(threads, COUNT, ONEHOP_AUTO, 1, 1024, 1, "threads",                                      \
 	  "worker threads; auto: the usable cores (affinity and cgroup quota) divided by "         \
@@ -53,7 +70,14 @@ enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
 	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \
 	  "most staging memory that the runtime may have pinned, all devices together")            \
 	X(route, ROUTE, ONEHOP_AUTO, 0, ONEHOP_ROUTE_COUNT - 1, 1, "route",                        \
-	  "force one route; a forced route that cannot work is an error")
+	  "force one route; a forced route that cannot work is an error")                          \
+	X(cache, CACHE, ONEHOP_AUTO, 0, ONEHOP_CACHE_COUNT - 1, 1, "policy",                             \
+	  "what to do with the page cache: keep, bypass, drop; auto: resident pages are used, "    \
+	  "absent ones are kept if they fit in half of the usable memory, else read past it, or "  \
+	  "dropped behind the read where O_DIRECT does not work")                                  \
+	X(look, LOOK, ONEHOP_AUTO, 0, ONEHOP_LOOK_COUNT - 1, 1, "policy",                                \
+	  "look which bytes are in the page cache before loading; always, or auto: only where it " \
+	  "decides the route, since it takes some milliseconds a GB")
 
 /* Fill with onehop_runtime_options_init(), then set fields. */
 struct onehop_runtime_options {

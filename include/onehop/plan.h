@@ -36,7 +36,24 @@ struct onehop_extent {
 	X(NO_BATCH_COPY, 1,                                                                        \
 	  "the driver has no batched copy, so each scattered destination costs a call of its own", \
 	  "use a driver of CUDA 12.8 or newer")                                                    \
-	X(ROUTE_FORCED, 2, "the route was forced by option", "set route to auto")
+	X(ROUTE_FORCED, 2, "the route was forced by option", "set route to auto")                  \
+	X(NOT_RESIDENT, 3, "it is not in the page cache, so storage sets the pace",                \
+	  "load it again soon, or warm it with onehop prefetch")                                   \
+	X(TOO_LARGE_TO_KEEP, 4,                                                                    \
+	  "what is not in the page cache is more than half of the usable memory, so it is not "    \
+	  "kept there",                                                                            \
+	  "set cache to keep, or give the process more memory")                                    \
+	X(RESIDENCY_UNKNOWN, 5,                                                                    \
+	  "whether it is in the page cache cannot be told, so it is read through it",              \
+	  "own the file or be allowed to write it, or set cache")                                  \
+	X(NO_DIRECT, 6, "its file system does not take O_DIRECT, so it is read through the page "  \
+	  "cache",                                                                                 \
+	  "move it to a file system that does, or set cache to keep")                              \
+	X(ROWS, 7, "it is read in rows, which O_DIRECT does not reach",                            \
+	  "load whole tensors, or split another dimension")                                        \
+	X(NETWORK, 8, "it lies on a network file system, where O_DIRECT is used only by option",   \
+	  "set route to direct")                                                                   \
+	X(CACHE_OPTION, 9, "the cache option decides", "set cache to auto")
 #define ONEHOP_REASON_ENUM(name, bit, text, remedy) ONEHOP_REASON_##name = 1 << bit,
 enum onehop_reason { ONEHOP_REASON_LIST(ONEHOP_REASON_ENUM) };
 #undef ONEHOP_REASON_ENUM

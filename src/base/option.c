@@ -21,8 +21,26 @@ const struct oh_option_row oh_option_rows[] = {ONEHOP_RUNTIME_OPTIONS(ROW)};
 #undef ROW
 const uint32_t oh_option_count = sizeof oh_option_rows / sizeof oh_option_rows[0];
 
-#define ROUTE_NAME(name, value, text, doc) text,
-static const char *const route_names[] = {ONEHOP_ROUTE_LIST(ROUTE_NAME)};
+#define TEXT(name, value, text, doc) text,
+static const char *const route_names[] = {ONEHOP_ROUTE_LIST(TEXT)};
+static const char *const cache_names[] = {ONEHOP_CACHE_LIST(TEXT)};
+static const char *const look_names[] = {ONEHOP_LOOK_LIST(TEXT)};
+
+/* The names of an enumerated kind's values, as many as its row's maximum + 1; NULL for a number. */
+static const char *const *
+names_of(const struct oh_option_row *row)
+{
+	switch (row->kind) {
+	case OH_OPTION_ROUTE:
+		return route_names;
+	case OH_OPTION_CACHE:
+		return cache_names;
+	case OH_OPTION_LOOK:
+		return look_names;
+	default:
+		return NULL;
+	}
+}
 
 extern char **environ;
 
@@ -70,8 +88,8 @@ oh_option_show(const struct oh_option_row *row, uint64_t value, char text[OH_OPT
 		strcpy(text, "auto");
 	else if (row->kind == OH_OPTION_BYTES)
 		show_bytes(value, text);
-	else if (row->kind == OH_OPTION_ROUTE && value < ONEHOP_ROUTE_COUNT)
-		strcpy(text, route_names[value]);
+	else if (names_of(row) && value <= row->max)
+		strcpy(text, names_of(row)[value]);
 	else
 		snprintf(text, OH_OPTION_TEXT, "%llu", (unsigned long long)value);
 }
@@ -81,11 +99,11 @@ oh_option_range(const struct oh_option_row *row, char text[OH_OPTION_TEXT])
 {
 	char low[OH_OPTION_TEXT], high[OH_OPTION_TEXT];
 	const char *autos = row->can_be_auto ? "auto, " : "";
-	if (row->kind == OH_OPTION_ROUTE) {
+	if (names_of(row)) {
 		size_t used = (size_t)snprintf(text, OH_OPTION_TEXT, "%s", row->can_be_auto ? "auto" : "");
-		for (uint32_t i = 0; i < ONEHOP_ROUTE_COUNT && used < OH_OPTION_TEXT; i++)
+		for (uint32_t i = 0; i <= row->max && used < OH_OPTION_TEXT; i++)
 			used += (size_t)snprintf(text + used, OH_OPTION_TEXT - used, "%s%s",
-						 used ? ", " : "", route_names[i]);
+						 used ? ", " : "", names_of(row)[i]);
 		return;
 	}
 	oh_option_show(row, row->min, low);
@@ -231,9 +249,9 @@ parse_value(const struct oh_option_row *row, const char *text, uint64_t *value)
 		*value = ONEHOP_AUTO;
 		return 0;
 	}
-	if (row->kind == OH_OPTION_ROUTE) {
-		for (uint64_t i = 0; i < ONEHOP_ROUTE_COUNT; i++) {
-			if (strcasecmp(text, route_names[i]) == 0) {
+	if (names_of(row)) {
+		for (uint64_t i = 0; i <= row->max; i++) {
+			if (strcasecmp(text, names_of(row)[i]) == 0) {
 				*value = i;
 				return 0;
 			}

@@ -6,7 +6,7 @@
 
 #include <onehop/options.h>
 
-enum oh_option_kind { OH_OPTION_COUNT, OH_OPTION_BYTES, OH_OPTION_ROUTE };
+enum oh_option_kind { OH_OPTION_COUNT, OH_OPTION_BYTES, OH_OPTION_ROUTE, OH_OPTION_CACHE, OH_OPTION_LOOK };
 
 enum oh_option_origin {
 	OH_ORIGIN_DEFAULT,

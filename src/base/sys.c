@@ -4,7 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+/* One number on every architecture that we build for; older headers do not name it. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 
 static int
 real_open(const char *path, int flags)
@@ -31,6 +37,27 @@ real_getrlimit(int resource, struct rlimit *limit)
 	return getrlimit(resource, limit);
 }
 
+/* The C library has no wrapper for these three, or one that knows an older struct. */
+static int
+real_statx(int fd, const char *path, int flags, unsigned mask, struct oh_statx *st)
+{
+	_Static_assert(sizeof *st == 256, "the kernel's struct statx");
+	return (int)syscall(SYS_statx, fd, path, flags, mask, st);
+}
+
+static int
+real_capget(struct __user_cap_header_struct *header, struct __user_cap_data_struct *data)
+{
+	return (int)syscall(SYS_capget, header, data);
+}
+
+static int
+real_cachestat(int fd, const struct oh_cachestat_range *range, struct oh_cachestat *counts,
+	       unsigned flags)
+{
+	return (int)syscall(SYS_cachestat, fd, range, counts, flags);
+}
+
 struct oh_sys oh_sys = {
 	.open = real_open,
 	.close = close,
@@ -44,6 +71,14 @@ struct oh_sys oh_sys = {
 	.nanosleep = nanosleep,
 	.getpid = getpid,
 	.getrlimit = real_getrlimit,
+	.fstatfs = fstatfs,
+	.statx = real_statx,
+	.faccessat = faccessat,
+	.geteuid = geteuid,
+	.capget = real_capget,
+	.mincore = mincore,
+	.cachestat = real_cachestat,
+	.posix_fadvise = posix_fadvise,
 };
 
 /* Linux moves at most this much in one call. */

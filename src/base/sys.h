@@ -2,6 +2,7 @@
 #ifndef OH_BASE_SYS_H
 #define OH_BASE_SYS_H
 
+#include <linux/capability.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +10,45 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <time.h>
+
+/* What statx fills, as the kernel lays it out: C libraries know the last fields only since
+ * lately. */
+struct oh_statx {
+	uint32_t mask;
+	uint32_t block_bytes;
+	uint64_t attributes;
+	uint32_t links;
+	uint32_t uid;
+	uint32_t gid;
+	uint16_t mode;
+	uint16_t spare_mode;
+	uint64_t inode;
+	uint64_t bytes;
+	uint64_t blocks;
+	uint64_t attributes_mask;
+	uint64_t times[8];
+	uint32_t devices[4];
+	uint64_t mount_id;
+	uint32_t dio_memory_alignment;
+	uint32_t dio_offset_alignment;
+	uint64_t spare[12];
+};
+#define OH_STATX_DIOALIGN 0x2000u
+
+/* What cachestat takes and fills, counts in pages. */
+struct oh_cachestat_range {
+	uint64_t offset;
+	uint64_t bytes;
+};
+struct oh_cachestat {
+	uint64_t cached;
+	uint64_t dirty;
+	uint64_t writeback;
+	uint64_t evicted;
+	uint64_t recently_evicted;
+};
 
 struct oh_sys {
 	int (*open)(const char *path, int flags);
@@ -24,6 +63,15 @@ struct oh_sys {
 	int (*nanosleep)(const struct timespec *want, struct timespec *left);
 	pid_t (*getpid)(void);
 	int (*getrlimit)(int resource, struct rlimit *limit);
+	int (*fstatfs)(int fd, struct statfs *st);
+	int (*statx)(int fd, const char *path, int flags, unsigned mask, struct oh_statx *st);
+	int (*faccessat)(int fd, const char *path, int mode, int flags);
+	uid_t (*geteuid)(void);
+	int (*capget)(struct __user_cap_header_struct *header, struct __user_cap_data_struct *data);
+	int (*mincore)(void *at, size_t bytes, unsigned char *pages);
+	int (*cachestat)(int fd, const struct oh_cachestat_range *range,
+			 struct oh_cachestat *counts, unsigned flags);
+	int (*posix_fadvise)(int fd, off_t offset, off_t bytes, int advice);
 };
 
 extern struct oh_sys oh_sys;

@@ -7,9 +7,16 @@
 
 #include <onehop/plan.h>
 
+/* Whether a chunk of a file is in the page cache. */
+enum oh_residence { OH_HERE, OH_AWAY, OH_NOT_KNOWN };
+
 struct oh_file_facts {
 	const char *path; /* for messages */
 	struct oh_storage_facts storage;
+	const uint8_t *residence; /* one enum oh_residence a chunk; NULL: all of it is here */
+	uint64_t chunk_bytes;
+	uint32_t direct_alignment; /* of offset, length and memory for O_DIRECT; 0: it is refused */
+	int is_network;
 };
 
 struct oh_buffer_facts {
@@ -24,7 +31,12 @@ struct oh_plan_facts {
 	uint32_t buffer_count;
 	struct oh_memory_facts memory; /* of the one device that all buffers are on */
 	uint64_t forced_route;         /* enum onehop_route or ONEHOP_AUTO */
+	uint64_t cache;                /* enum onehop_cache or ONEHOP_AUTO */
+	uint64_t memory_bytes;         /* usable, for what is worth keeping */
 };
+
+/* O_DIRECT reads are laid out in units of this, whatever smaller alignment would do. */
+#define OH_DIRECT_PAGE UINT64_C(4096)
 
 /* Gaps between extents that are read over rather than skipped, in a staged segment. */
 #define OH_PLAN_GAP_BYTES UINT64_C(4096)

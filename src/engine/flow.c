@@ -16,14 +16,14 @@ onehop_status
 oh_flow_init(struct oh_flow *flow, const struct oh_plan *plan, uint64_t block_bytes,
 	     uint64_t slice_bytes, uint32_t windows, struct onehop_error *error)
 {
-	uint64_t extents = plan->part_count + plan->empty_count;
+	uint64_t extents = plan->extent_count;
 	memset(flow, 0, sizeof *flow);
 	flow->plan = plan;
 	flow->block_bytes = block_bytes;
 	flow->slice_bytes = slice_bytes;
 	flow->window_count = windows + OH_FLOW_PLACES;
 	flow->windows = calloc(flow->window_count, sizeof *flow->windows);
-	flow->remaining = calloc(plan->part_count + 1, sizeof *flow->remaining);
+	flow->remaining = calloc(extents + 1, sizeof *flow->remaining);
 	flow->arrived = calloc(extents + 1, sizeof *flow->arrived);
 	if (!flow->windows || !flow->remaining || !flow->arrived) {
 		oh_flow_free(flow);
@@ -47,12 +47,15 @@ oh_flow_reset(struct oh_flow *flow)
 {
 	const struct oh_plan *plan = flow->plan;
 	assert(flow->open_windows == 0);
+	memset(flow->remaining, 0, plan->extent_count * sizeof *flow->remaining);
 	for (uint64_t i = 0; i < plan->part_count; i++)
-		flow->remaining[i] = plan->parts[i].bytes;
+		flow->remaining[plan->parts[i].extent] += plan->parts[i].bytes;
 	memcpy(flow->arrived, plan->empty, plan->empty_count * sizeof *plan->empty);
 	flow->arrived_count = plan->empty_count;
 	flow->arrived_given = 0;
 	flow->landed = 0;
+	memset(flow->landed_by, 0, sizeof flow->landed_by);
+	flow->no_direct = 0;
 	flow->reach = oh_max(flow->block_bytes / OH_FLOW_FIRST_PART, OH_FLOW_BLOCK_ALIGNMENT);
 	flow->reach = oh_align_down(flow->reach, OH_FLOW_BLOCK_ALIGNMENT);
 	flow->cursor = 0;
@@ -151,6 +154,8 @@ aim(const struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t at)
 	uint64_t inside = at - segment->position;
 	slice->at = at;
 	slice->file = segment->file;
+	slice->direct = segment->route == ONEHOP_ROUTE_DIRECT && !flow->no_direct;
+	slice->drop = segment->drop;
 	slice->row_stride = segment->row_stride;
 	if (segment->rows == 1) {
 		slice->offset = segment->offset + inside;
@@ -193,8 +198,11 @@ oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice)
 	slice->window = index;
 	slice->segment = window->segment;
 	slice->begin = oh_max(window->next, segment->position);
-	slice->end = oh_min(oh_min(segment_end(segment), window->end),
-			    slice->begin + flow->slice_bytes);
+	slice->end = slice->begin + flow->slice_bytes;
+	/* Whole pages, so that no two reads touch the same one: positions agree with offsets. */
+	if (segment->route == ONEHOP_ROUTE_DIRECT)
+		slice->end = oh_align_down(slice->end, OH_DIRECT_PAGE);
+	slice->end = oh_min(oh_min(segment_end(segment), window->end), slice->end);
 	aim(flow, slice, slice->begin);
 	window->out += slice->end - slice->begin;
 	window->next = slice->end;
@@ -218,9 +226,11 @@ land(struct oh_flow *flow, uint64_t begin, uint64_t end)
 			return;
 		uint64_t from = oh_max(begin, part->position);
 		uint64_t to = oh_min(end, part->position + part->bytes);
-		flow->remaining[i] -= to - from;
+		uint64_t route = flow->no_direct ? ONEHOP_ROUTE_BUFFERED : part->route;
+		flow->remaining[part->extent] -= to - from;
 		flow->landed += to - from;
-		if (flow->remaining[i] == 0)
+		flow->landed_by[route] += to - from;
+		if (flow->remaining[part->extent] == 0)
 			flow->arrived[flow->arrived_count++] = part->extent;
 	}
 }
@@ -264,6 +274,13 @@ oh_flow_read_ended(struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t b
 	land(flow, window->begin, window->end);
 	close_window(flow, window);
 	return OH_FLOW_FREE;
+}
+
+void
+oh_flow_direct_refused(struct oh_flow *flow, struct oh_flow_slice *slice)
+{
+	flow->no_direct = 1;
+	aim(flow, slice, slice->at);
 }
 
 uint32_t

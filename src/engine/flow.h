@@ -53,12 +53,14 @@ struct oh_flow {
 	uint64_t reach;        /* of the next staged window, in bytes */
 	uint64_t cursor;       /* position that the next window begins with */
 	uint64_t cursor_segment;
-	uint64_t *remaining;   /* bytes of each part that have not landed */
+	uint64_t *remaining;   /* bytes of each extent that have not landed */
 	uint64_t *arrived;     /* extents, in order of arrival */
 	uint64_t arrived_count;
 	uint64_t arrived_given;
 	uint64_t landed;
+	uint64_t landed_by[ONEHOP_ROUTE_COUNT];
 	int stopped;
+	int no_direct; /* O_DIRECT was refused after all: what is left goes through the page cache */
 };
 
 /* What the next window needs. */
@@ -81,6 +83,8 @@ struct oh_flow_slice {
 	uint64_t rows;
 	uint64_t row_stride;
 	uint64_t segment;
+	uint8_t direct;
+	uint8_t drop;
 };
 
 enum oh_flow_act {
@@ -117,6 +121,10 @@ int oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice);
 /* The read at hand ended with bytes of it in place; ok 0: it failed, or ended with no byte. */
 enum oh_flow_act oh_flow_read_ended(struct oh_flow *flow, struct oh_flow_slice *slice,
 				    uint64_t bytes, int ok);
+
+/* O_DIRECT was refused for the read at hand: *slice now asks for the same bytes through the page
+ * cache, and so do all slices from now on. */
+void oh_flow_direct_refused(struct oh_flow *flow, struct oh_flow_slice *slice);
 
 /* Copies of a window in state COPYING: fills up to capacity and returns how many. *piece begins as
  * UINT64_MAX and keeps the place between calls; 0 when all were given. */

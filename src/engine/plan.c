@@ -7,7 +7,7 @@
  *
  * It does no I/O and knows no back end.
  */
-#include "engine/plan.h"
+#include "engine/way.h"
 
 #include "base/arith.h"
 
@@ -99,12 +99,6 @@ by_destination(const struct oh_extent *a, const struct oh_extent *b)
 	return order ? order : compare(a->buffer_offset, b->buffer_offset);
 }
 
-static uint64_t
-bytes_of(const struct oh_extent *extent)
-{
-	return extent->row_bytes * extent->rows;
-}
-
 /* The extents in some order. Lists mostly come sorted, and then there is no list of indices. */
 struct order {
 	const struct oh_extent *extents;
@@ -162,10 +156,10 @@ check_overlap(const struct oh_extent *extents, uint64_t count, struct onehop_err
 	for (uint64_t i = 0; i < count && !status; i++) {
 		const struct oh_extent *extent = &extents[nth(&order, i)];
 		char one[OH_SHOWN], two[OH_SHOWN];
-		if (!bytes_of(extent))
+		if (!oh_extent_bytes(extent))
 			continue;
 		if (last && last->buffer == extent->buffer &&
-		    last->buffer_offset + bytes_of(last) > extent->buffer_offset)
+		    last->buffer_offset + oh_extent_bytes(last) > extent->buffer_offset)
 			status = oh_fail(error, ONEHOP_INVALID_ARGUMENT,
 					 "the destinations of %s and %s overlap at offset %llu of the "
 					 "buffer",
@@ -181,17 +175,13 @@ check_overlap(const struct oh_extent *extents, uint64_t count, struct onehop_err
 /* The state of the merge. Segments and pieces grow as they come: mostly there are few. */
 struct build {
 	const struct oh_plan_facts *facts;
+	struct oh_ways ways;
 	struct oh_plan *plan;
 	uint64_t position;
 	uint64_t segment_room;
 	uint64_t piece_room;
+	uint64_t part_room;
 };
-
-static int
-is_plain(const struct oh_extent *extent)
-{
-	return extent->rows == 1 || extent->row_stride == extent->row_bytes;
-}
 
 /* Makes room for one more. 1 if there is no memory. */
 static int
@@ -210,35 +200,60 @@ grow(void **array, uint64_t count, uint64_t *room, size_t each)
 
 /* Can the extent go on where the segment ends? */
 static int
-joins(const struct oh_segment *segment, const struct oh_extent *extent)
+joins(const struct oh_segment *segment, const struct oh_extent *extent, const struct oh_way *way)
 {
-	return segment->rows == 1 && is_plain(extent) && segment->file == extent->file &&
+	return segment->rows == 1 && oh_extent_is_plain(extent) && segment->file == extent->file &&
+	       segment->route == way->route && segment->drop == way->drop &&
+	       segment->reasons == way->reasons &&
 	       extent->offset >= segment->offset + segment->bytes &&
 	       extent->offset - (segment->offset + segment->bytes) <= OH_PLAN_GAP_BYTES;
 }
 
+/* O_DIRECT reads whole pages, also those that the segment only begins or ends in: nothing else may
+ * lie in them, and positions agree with file offsets within them. */
+static void
+place_direct(struct build *build, uint64_t offset)
+{
+	build->position = oh_align_down(build->position + OH_DIRECT_PAGE - 1, OH_DIRECT_PAGE) +
+			  offset % OH_DIRECT_PAGE;
+}
+
+static void
+place_buffered(struct build *build, const struct oh_extent *extent)
+{
+	uint64_t modulus = build->facts->memory.copy_modulus;
+	uint64_t want = build->facts->buffers[extent->buffer].address + extent->buffer_offset;
+	struct oh_plan *plan = build->plan;
+	if (plan->segment_count && plan->segments[plan->segment_count - 1].route == ONEHOP_ROUTE_DIRECT)
+		build->position = oh_align_down(build->position + OH_DIRECT_PAGE - 1, OH_DIRECT_PAGE);
+	if (modulus > 1 && oh_extent_bytes(extent) >= WORTH_ALIGNING)
+		build->position += (want - build->position) % modulus;
+}
+
 static int
-open_segment(struct build *build, const struct oh_extent *extent)
+open_segment(struct build *build, const struct oh_extent *extent, const struct oh_way *way)
 {
 	struct oh_plan *plan = build->plan;
-	uint64_t modulus = build->facts->memory.copy_modulus;
 	if (grow((void **)&plan->segments, plan->segment_count, &build->segment_room,
 		 sizeof *plan->segments))
 		return 1;
-	struct oh_segment *segment = &plan->segments[plan->segment_count++];
-	if (modulus > 1 && bytes_of(extent) >= WORTH_ALIGNING) {
-		uint64_t want = build->facts->buffers[extent->buffer].address +
-				extent->buffer_offset;
-		build->position += (want - build->position) % modulus;
-	}
-	memset(segment, 0, sizeof *segment);
-	segment->position = build->position;
-	segment->file = extent->file;
-	segment->offset = extent->offset;
-	segment->first_piece = plan->piece_count;
-	segment->row_bytes = is_plain(extent) ? 0 : extent->row_bytes;
-	segment->rows = is_plain(extent) ? 1 : extent->rows;
-	segment->row_stride = is_plain(extent) ? 0 : extent->row_stride;
+	if (way->route == ONEHOP_ROUTE_DIRECT)
+		place_direct(build, extent->offset);
+	else
+		place_buffered(build, extent);
+	int plain = oh_extent_is_plain(extent);
+	plan->segments[plan->segment_count++] = (struct oh_segment){
+		.position = build->position,
+		.file = extent->file,
+		.offset = extent->offset,
+		.first_piece = plan->piece_count,
+		.row_bytes = plain ? 0 : extent->row_bytes,
+		.rows = plain ? 1 : extent->rows,
+		.row_stride = plain ? 0 : extent->row_stride,
+		.route = way->route,
+		.drop = way->drop,
+		.reasons = way->reasons,
+	};
 	return 0;
 }
 
@@ -250,7 +265,7 @@ add_piece(struct build *build, struct oh_segment *segment, const struct oh_exten
 	struct oh_piece *last = segment->pieces ? &plan->pieces[plan->piece_count - 1] : NULL;
 	if (last && last->buffer == extent->buffer && last->position + last->bytes == at &&
 	    last->buffer_offset + last->bytes == extent->buffer_offset) {
-		last->bytes += bytes_of(extent);
+		last->bytes += oh_extent_bytes(extent);
 		return 0;
 	}
 	if (grow((void **)&plan->pieces, plan->piece_count, &build->piece_room,
@@ -258,7 +273,7 @@ add_piece(struct build *build, struct oh_segment *segment, const struct oh_exten
 		return 1;
 	plan->pieces[plan->piece_count++] = (struct oh_piece){
 		.position = at,
-		.bytes = bytes_of(extent),
+		.bytes = oh_extent_bytes(extent),
 		.buffer = extent->buffer,
 		.buffer_offset = extent->buffer_offset,
 	};
@@ -266,15 +281,30 @@ add_piece(struct build *build, struct oh_segment *segment, const struct oh_exten
 	return 0;
 }
 
-/* 1 if there is no memory. */
+/* There is room. */
+static void
+add_part(struct oh_plan *plan, uint64_t at, uint64_t bytes, uint64_t index, uint64_t route)
+{
+	struct oh_part *last = plan->part_count ? &plan->parts[plan->part_count - 1] : NULL;
+	if (last && last->extent == index && last->route == route &&
+	    last->position + last->bytes == at)
+		last->bytes += bytes;
+	else
+		plan->parts[plan->part_count++] = (struct oh_part){at, bytes, index, route};
+}
+
+/* Adds an extent, or what of it goes one way. 1 if there is no memory. */
 static int
-add(struct build *build, const struct oh_extent *extent, uint64_t index)
+add_run(struct build *build, const struct oh_extent *extent, uint64_t index,
+	const struct oh_way *way)
 {
 	struct oh_plan *plan = build->plan;
-	uint64_t bytes = bytes_of(extent);
+	uint64_t bytes = oh_extent_bytes(extent);
 	struct oh_segment *s = plan->segment_count ? &plan->segments[plan->segment_count - 1] : NULL;
-	if (!s || !joins(s, extent)) {
-		if (open_segment(build, extent))
+	if (grow((void **)&plan->parts, plan->part_count, &build->part_room, sizeof *plan->parts))
+		return 1;
+	if (!s || !joins(s, extent, way)) {
+		if (open_segment(build, extent, way))
 			return 1;
 		s = &plan->segments[plan->segment_count - 1];
 	}
@@ -285,9 +315,28 @@ add(struct build *build, const struct oh_extent *extent, uint64_t index)
 	if (s->rows == 1)
 		s->row_bytes = s->row_stride = s->bytes;
 	build->position = s->position + s->bytes;
-	plan->parts[plan->part_count++] = (struct oh_part){at, bytes, index};
+	add_part(plan, at, bytes, index, way->route);
 	plan->bytes += bytes;
 	return add_piece(build, s, extent, at);
+}
+
+static int
+add(struct build *build, const struct oh_extent *extent, uint64_t index)
+{
+	uint64_t end = extent->offset + oh_extent_bytes(extent);
+	struct oh_extent run = *extent;
+	for (uint64_t at = extent->offset; at < end; at = run.offset + run.row_bytes) {
+		struct oh_way way = oh_way_of(&build->ways, extent, at, end);
+		if (!oh_extent_is_plain(extent))
+			return add_run(build, extent, index, &way);
+		run.offset = at;
+		run.rows = 1;
+		run.row_bytes = run.row_stride = way.end - at;
+		run.buffer_offset = extent->buffer_offset + (at - extent->offset);
+		if (add_run(build, &run, index, &way))
+			return 1;
+	}
+	return 0;
 }
 
 /* Bytes of the pieces alone, without the gaps between them. */
@@ -300,24 +349,22 @@ piece_bytes(const struct oh_plan *plan, const struct oh_segment *segment)
 	return bytes;
 }
 
+/* Through a block of the ring, or straight into the destination? */
 static void
-route(struct build *build, struct oh_segment *segment)
+stage(struct build *build, struct oh_segment *segment)
 {
 	struct oh_plan *plan = build->plan;
 	uint32_t caps = build->facts->memory.caps;
 	uint64_t bytes = piece_bytes(plan, segment);
-	segment->route = ONEHOP_ROUTE_BUFFERED;
+	int large = segment->pieces == 1 || bytes / segment->pieces >= OH_PLAN_IN_PLACE_BYTES;
 	segment->staged = 1;
-	if (caps & OH_MEMORY_ADDRESSABLE) {
-		if (bytes / segment->pieces >= OH_PLAN_IN_PLACE_BYTES || segment->pieces == 1)
-			segment->staged = 0;
-		else
-			segment->reasons |= ONEHOP_REASON_SMALL_PIECES;
-	} else if (segment->pieces > 1 && !(caps & OH_MEMORY_BATCH_COPY)) {
-		segment->reasons |= ONEHOP_REASON_NO_BATCH_COPY;
+	if (!(caps & OH_MEMORY_ADDRESSABLE)) {
+		if (segment->pieces > 1 && !(caps & OH_MEMORY_BATCH_COPY))
+			segment->reasons |= ONEHOP_REASON_NO_BATCH_COPY;
+	} else if (segment->route == ONEHOP_ROUTE_BUFFERED) {
+		segment->staged = !large;
+		segment->reasons |= large ? 0 : ONEHOP_REASON_SMALL_PIECES;
 	}
-	if (build->facts->forced_route != ONEHOP_AUTO)
-		segment->reasons |= ONEHOP_REASON_ROUTE_FORCED;
 	plan->reasons |= segment->reasons;
 	plan->read_bytes += segment->staged ? segment->bytes : bytes;
 	if (segment->staged)
@@ -325,33 +372,26 @@ route(struct build *build, struct oh_segment *segment)
 }
 
 static onehop_status
-allocate(struct oh_plan *plan, uint64_t used, uint64_t empty, struct onehop_error *error)
+merge(struct build *build, const struct order *order, uint64_t empty, struct onehop_error *error)
 {
-	memset(plan, 0, sizeof *plan);
-	plan->parts = malloc((used + 1) * sizeof *plan->parts);
+	struct oh_plan *plan = build->plan;
+	plan->extent_count = order->count;
 	plan->empty = malloc((empty + 1) * sizeof *plan->empty);
-	if (plan->parts && plan->empty)
-		return ONEHOP_OK;
-	oh_plan_free(plan);
-	return oh_fail_no_memory(error, used * sizeof *plan->parts, "the plan");
-}
-
-static onehop_status
-merge(const struct order *order, const struct oh_plan_facts *facts, struct oh_plan *plan,
-      struct onehop_error *error)
-{
-	struct build build = {.facts = facts, .plan = plan};
-	for (uint64_t i = 0; i < order->count; i++) {
+	/* Mostly one part an extent. */
+	plan->parts = malloc((order->count + 1) * sizeof *plan->parts);
+	build->part_room = order->count + 1;
+	int failed = !plan->empty || !plan->parts;
+	for (uint64_t i = 0; i < order->count && !failed; i++) {
 		uint64_t index = nth(order, i);
-		const struct oh_extent *extent = &order->extents[index];
-		if (bytes_of(extent) && add(&build, extent, index))
-			return oh_fail_no_memory(error, plan->piece_count * sizeof *plan->pieces,
-						 "the plan");
+		if (oh_extent_bytes(&order->extents[index]))
+			failed = add(build, &order->extents[index], index);
 	}
+	if (failed)
+		return oh_fail_no_memory(error, order->count * sizeof *plan->parts, "the plan");
 	for (uint64_t i = 0; i < plan->segment_count; i++)
-		route(&build, &plan->segments[i]);
+		stage(build, &plan->segments[i]);
 	for (uint64_t i = 0; i < order->count; i++)
-		if (!bytes_of(&order->extents[i]))
+		if (!oh_extent_bytes(&order->extents[i]))
 			plan->empty[plan->empty_count++] = i;
 	return ONEHOP_OK;
 }
@@ -360,23 +400,24 @@ onehop_status
 oh_plan_build(const struct oh_extent *extents, uint64_t count, const struct oh_plan_facts *facts,
 	      struct oh_plan *out, struct onehop_error *error)
 {
-	struct oh_plan plan;
+	struct oh_plan plan = {0};
+	struct build build = {.facts = facts, .plan = &plan};
 	struct order order;
-	uint64_t used = 0;
+	uint64_t empty = 0;
 	onehop_status status = ONEHOP_OK;
 	for (uint64_t i = 0; i < count && !status; i++) {
 		status = check_extent(&extents[i], i, facts, error);
-		used += !status && bytes_of(&extents[i]);
+		empty += !status && !oh_extent_bytes(&extents[i]);
 	}
 	if (!status)
 		status = check_overlap(extents, count, error);
 	if (!status)
-		status = allocate(&plan, used, count - used, error);
+		status = oh_ways_decide(extents, count, facts, &build.ways, error);
+	if (!status)
+		status = sort(&order, extents, count, by_source, error);
 	if (status)
 		return status;
-	status = sort(&order, extents, count, by_source, error);
-	if (!status)
-		status = merge(&order, facts, &plan, error);
+	status = merge(&build, &order, empty, error);
 	free(order.indices);
 	if (status)
 		oh_plan_free(&plan);

@@ -35,6 +35,7 @@ struct oh_segment {
 	uint32_t reasons;
 	uint8_t route;
 	uint8_t staged;
+	uint8_t drop; /* its pages are dropped behind the read */
 };
 
 struct oh_piece {
@@ -44,10 +45,12 @@ struct oh_piece {
 	uint32_t buffer;
 };
 
+/* An extent, or as much of it as goes one way. */
 struct oh_part {
 	uint64_t position;
 	uint64_t bytes;
 	uint64_t extent; /* index in the caller's list */
+	uint64_t route;
 };
 
 struct oh_plan {
@@ -59,6 +62,7 @@ struct oh_plan {
 	uint64_t piece_count;
 	uint64_t part_count;
 	uint64_t empty_count;
+	uint64_t extent_count;
 	uint64_t bytes;      /* delivered: the sum of the parts */
 	uint64_t read_bytes; /* the sum of the segments that are staged, of the pieces that are not */
 	uint64_t staged_span; /* positions of the staged segments, padding included */

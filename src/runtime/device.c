@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Not worth a look at the machine. */
+#define ALWAYS_FITS (UINT64_C(16) << 20)
+
 /* The one list of memory back ends. */
 static const struct oh_memory_ops *const back_ends[] = {&oh_memory_host, &oh_memory_cuda};
 
@@ -176,6 +179,25 @@ make_buffer(struct onehop_runtime *runtime, const char *name, uint64_t bytes,
 	return ONEHOP_OK;
 }
 
+/* Host memory is promised before it is there: what does not fit would end in the kernel's
+ * out-of-memory killer. */
+static onehop_status
+check_host_budget(const struct oh_rt_device *device, uint64_t bytes, struct onehop_error *error)
+{
+	struct oh_machine machine;
+	if (!(device->facts.caps & OH_MEMORY_ADDRESSABLE) || bytes < ALWAYS_FITS)
+		return ONEHOP_OK;
+	oh_machine_read(&machine);
+	if (bytes <= machine.memory_bytes)
+		return ONEHOP_OK;
+	oh_fail(error, ONEHOP_NO_MEMORY,
+		"%llu bytes do not fit in host memory: %llu are usable (MemAvailable, and the limits of "
+		"the cgroup)",
+		(unsigned long long)bytes, (unsigned long long)machine.memory_bytes);
+	oh_remedy(error, "free memory, raise the limit, or select fewer tensors");
+	return ONEHOP_NO_MEMORY;
+}
+
 onehop_status
 onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t bytes,
 		    struct onehop_buffer **out, struct onehop_error *error)
@@ -184,7 +206,9 @@ onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t
 	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
 	if (status)
 		return status;
-	status = buffer->device->ops->alloc(buffer->device->handle, bytes, &buffer->address, error);
+	status = check_host_budget(buffer->device, bytes, error);
+	if (!status)
+		status = buffer->device->ops->alloc(buffer->device->handle, bytes, &buffer->address, error);
 	if (status) {
 		free(buffer);
 		return status;

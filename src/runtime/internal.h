@@ -182,6 +182,11 @@ onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device
 void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
 		    struct oh_region *region);
 
+/* facts.c: fills one entry a file of the plan, which is for `bytes` bytes. What it allocates
+ * (residence) is the caller's to free, also on failure; entries begin zeroed. */
+onehop_status oh_file_facts_read(struct onehop_plan *plan, uint64_t bytes, uint64_t memory_bytes,
+				 struct oh_file_facts *facts, struct onehop_error *error);
+
 /* work.c */
 void *oh_worker_main(void *runtime);
 /* Works for the transfer until done(transfer) or the deadline (monotonic ns). Called and returns

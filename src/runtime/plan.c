@@ -4,6 +4,7 @@
  */
 #include "runtime/internal.h"
 
+#include "base/arith.h"
 #include "base/give.h"
 
 #include <stdlib.h>
@@ -110,6 +111,28 @@ find_device(struct onehop_plan *plan, struct onehop_error *error)
 	return ONEHOP_OK;
 }
 
+/* Sizes that overflow are refused later. */
+static uint64_t
+total_bytes(const struct onehop_plan *plan, const struct oh_extent *extents)
+{
+	uint64_t total = 0, bytes;
+	for (uint64_t i = 0; i < plan->extent_count; i++)
+		if (oh_mul(extents[i].row_bytes, extents[i].rows, &bytes) || oh_add(total, bytes, &total))
+			return UINT64_MAX;
+	return total;
+}
+
+/* As it was when the runtime was made, where that leaves no doubt, else as it is now. */
+static uint64_t
+usable_memory(const struct onehop_runtime *runtime, uint64_t bytes)
+{
+	struct oh_machine machine;
+	if (bytes <= runtime->machine.memory_bytes / 4)
+		return runtime->machine.memory_bytes;
+	oh_machine_read(&machine);
+	return machine.memory_bytes;
+}
+
 static onehop_status
 build(struct onehop_plan *plan, const struct oh_extent *extents, struct onehop_error *error)
 {
@@ -117,10 +140,9 @@ build(struct onehop_plan *plan, const struct oh_extent *extents, struct onehop_e
 	struct oh_buffer_facts *buffers = calloc(plan->buffer_count + 1u, sizeof *buffers);
 	onehop_status status = files && buffers ? ONEHOP_OK
 						: oh_fail_no_memory(error, sizeof *files, "the plan");
-	for (uint32_t i = 0; !status && i < plan->file_count; i++) {
-		files[i].path = plan->files[i]->path;
-		files[i].storage = plan->files[i]->facts;
-	}
+	uint64_t bytes = total_bytes(plan, extents), memory = usable_memory(plan->runtime, bytes);
+	if (!status)
+		status = oh_file_facts_read(plan, bytes, memory, files, error);
 	for (uint32_t i = 0; !status && i < plan->buffer_count; i++) {
 		buffers[i].address = plan->buffers[i]->address;
 		buffers[i].bytes = plan->buffers[i]->bytes;
@@ -133,9 +155,13 @@ build(struct onehop_plan *plan, const struct oh_extent *extents, struct onehop_e
 			.buffer_count = plan->buffer_count,
 			.memory = plan->device->facts,
 			.forced_route = plan->runtime->options.route,
+			.cache = plan->runtime->options.cache,
+			.memory_bytes = memory,
 		};
 		status = oh_plan_build(extents, plan->extent_count, &facts, &plan->plan, error);
 	}
+	for (uint32_t i = 0; files && i < plan->file_count; i++)
+		free((void *)(uintptr_t)files[i].residence);
 	free(files);
 	free(buffers);
 	return status;

@@ -236,9 +236,10 @@ static void
 complete(const struct onehop_transfer *transfer, struct onehop_completion *completion)
 {
 	struct onehop_completion full = transfer->completion;
-	full.reasons = transfer->plan->plan.reasons;
+	full.reasons |= transfer->plan->plan.reasons;
 	full.bytes = transfer->flow.landed;
-	full.route_bytes[ONEHOP_ROUTE_BUFFERED] = full.bytes;
+	for (uint32_t i = 0; i < ONEHOP_ROUTE_COUNT; i++)
+		full.route_bytes[i] = transfer->flow.landed_by[i];
 	full.ring_bytes = (uint64_t)transfer->device->lane.made *
 			  transfer->runtime->block_bytes;
 	oh_give(completion, &full, sizeof full);

@@ -451,6 +451,8 @@ fill_slice(struct pending *pending, struct oh_slice *slice)
 	slice->row_stride = from->row_stride;
 	slice->memory = memory_of(pending->transfer, from);
 	slice->token = pending;
+	slice->direct = from->direct;
+	slice->drop = from->drop;
 }
 
 static struct pending *
@@ -526,7 +528,16 @@ read_error(const struct onehop_transfer *transfer, const struct oh_flow_slice *s
 {
 	const struct onehop_file *file = transfer->plan->files[slice->file];
 	char name[OH_SHOWN + 16];
-	name_at(transfer, slice->at + result->bytes, name);
+	name_at(transfer, oh_min(slice->at + result->bytes, slice->end - 1), name);
+	if (result->status == ONEHOP_NO_ROUTE) {
+		oh_fail(error, ONEHOP_NO_ROUTE,
+			"%s: %sthe route direct is forced, but reading %llu bytes at offset %llu by "
+			"O_DIRECT is refused",
+			file->path, name, (unsigned long long)slice->bytes,
+			(unsigned long long)slice->offset);
+		oh_remedy(error, "set route to auto");
+		return;
+	}
 	if (result->status) {
 		oh_fail_errno(error, result->os_errno, "%s: %sreading %llu bytes at offset %llu failed",
 			      file->path, name, (unsigned long long)slice->bytes,
@@ -553,6 +564,25 @@ count_read(struct onehop_transfer *transfer, const struct oh_slice_result *resul
 	transfer->completion.read_bytes += result->read_bytes;
 }
 
+static int
+may_reroute(const struct onehop_transfer *transfer)
+{
+	return transfer->runtime->options.route == ONEHOP_AUTO;
+}
+
+/* O_DIRECT was refused when it came to reading: the slice is taken again, through the page cache. */
+static void
+reroute(struct source *source, struct pending *pending)
+{
+	struct onehop_transfer *transfer = pending->transfer;
+	pthread_mutex_lock(&source->runtime->lock);
+	oh_flow_direct_refused(&transfer->flow, &pending->slice);
+	transfer->completion.reasons |= ONEHOP_REASON_NO_DIRECT;
+	pthread_mutex_unlock(&source->runtime->lock);
+	pending->again = 1;
+	source->agains++;
+}
+
 static void
 source_give(struct oh_slice_source *base, const struct oh_slice *slice,
 	    const struct oh_slice_result *result)
@@ -564,6 +594,10 @@ source_give(struct oh_slice_source *base, const struct oh_slice *slice,
 	struct onehop_error error;
 	/* What came before a failure does not matter: the transfer ends. */
 	int ok = result->status == ONEHOP_OK && result->bytes > 0;
+	if (result->status == ONEHOP_NO_ROUTE && may_reroute(transfer)) {
+		reroute(source, pending);
+		return;
+	}
 	if (!ok)
 		read_error(transfer, &pending->slice, result, &error);
 	pthread_mutex_lock(&runtime->lock);

@@ -25,9 +25,14 @@ struct oh_slice {
 	uint64_t row_stride;
 	void *memory;
 	void *token; /* the source's own */
+	/* Past the page cache, by whole units of direct()'s alignment: what lies before and behind the
+	 * range in its first and last unit is written to before and behind memory too, which is as
+	 * far into a unit as the offset is. One row only. */
+	uint8_t direct;
+	uint8_t drop; /* drop the pages from the page cache behind the read */
 };
 
-/* How a slice ended. bytes counts from its first byte, in packed order; fewer than asked with
+/* How a slice ended. status NO_ROUTE: the file does not take direct reads after all. bytes counts from its first byte, in packed order; fewer than asked with
  * status OK is a short read, 0 at the end of the file. */
 struct oh_slice_result {
 	uint64_t bytes;
@@ -50,6 +55,11 @@ struct oh_storage_ops {
 			      struct onehop_error *error);
 	void (*close)(struct oh_storage_file *file);
 	void (*facts)(const struct oh_storage_file *file, struct oh_storage_facts *facts);
+	/* Makes direct reads possible, once; gives the alignment of offset, length and memory that they
+	 * need, 0 if they are refused. Serial with itself for one file. */
+	uint32_t (*direct)(struct oh_storage_file *file);
+	/* An open descriptor of the file, for questions about it; -1 if there is none. */
+	int (*descriptor)(const struct oh_storage_file *file);
 	/* OK if the file is still what open found (device, inode, size, mtime, ctime); FILE_CHANGED
 	 * says what changed. */
 	onehop_status (*unchanged)(const struct oh_storage_file *file, struct onehop_error *error);

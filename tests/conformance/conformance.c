@@ -28,6 +28,14 @@ on_host(void)
 	return strcmp(device, "host") == 0;
 }
 
+/* What a read may take more at each end: pages, where the rows of meson.build have O_DIRECT used. */
+static uint64_t
+whole_pages(void)
+{
+	const char *cache = getenv("ONEHOP_CACHE");
+	return cache && strcmp(cache, "bypass") == 0 ? 4096 : 0;
+}
+
 static uint8_t
 byte_at(uint64_t offset)
 {
@@ -184,8 +192,9 @@ TEST(a_range_of_any_size_and_offset_lands_byte_for_byte)
 			CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
 			CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
 			CHECK_EQ(c.bytes, sizes[s]);
-			CHECK_EQ(c.read_bytes, sizes[s]);
-			CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_BUFFERED], sizes[s]);
+			CHECK(c.read_bytes >= sizes[s] && c.read_bytes <= sizes[s] + 2 * whole_pages());
+			CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_BUFFERED] + c.route_bytes[ONEHOP_ROUTE_DIRECT],
+				 sizes[s]);
 			CHECK_BYTES(&w);
 			end(&w);
 		}
@@ -252,7 +261,7 @@ TEST(thousands_of_small_scattered_destinations_land_through_few_reads)
 	CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
 	CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
 	CHECK_BYTES(&w);
-	CHECK_EQ(c.read_bytes, 500000);
+	CHECK(c.read_bytes >= 500000 && c.read_bytes <= 500000 + 64 * whole_pages());
 	CHECK(c.copies >= 5000);
 	end(&w);
 }

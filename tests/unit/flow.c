@@ -35,6 +35,7 @@ struct play {
 	uint64_t events;
 	uint64_t block_bytes;
 	int short_reads;
+	uint64_t direct_reads;
 	const char *wrong;
 };
 
@@ -72,11 +73,29 @@ place_of(struct play *p, const struct oh_flow_slice *s)
 	return p->buffer + piece->buffer_offset + (s->at - piece->position);
 }
 
+/* O_DIRECT reads whole pages: also what lies before the first byte and behind the last. */
+static void
+do_direct_read(struct play *p, const struct oh_flow_slice *s, uint8_t *to)
+{
+	const struct oh_window *w = &p->flow.windows[s->window];
+	uint64_t lead = s->offset % OH_DIRECT_PAGE;
+	uint64_t end = (s->offset + s->bytes + OH_DIRECT_PAGE - 1) / OH_DIRECT_PAGE * OH_DIRECT_PAGE;
+	if (s->rows != 1 || !w->staged || (s->at - w->base) % OH_DIRECT_PAGE != lead)
+		p->wrong = "a direct read is not aligned";
+	for (uint64_t at = s->offset - lead; at < end; at++)
+		to[(int64_t)(at - s->offset)] = file_byte(at);
+}
+
 static void
 do_read(struct play *p, const struct oh_flow_slice *s, uint64_t bytes)
 {
 	uint8_t *to = place_of(p, s);
 	const struct oh_window *w = &p->flow.windows[s->window];
+	if (s->direct) {
+		do_direct_read(p, s, to);
+		p->direct_reads++;
+		return;
+	}
 	if (w->staged && s->at - w->base + s->bytes > p->block_bytes)
 		p->wrong = "a slice leaves its block";
 	for (uint64_t i = 0; i < bytes; i++)
@@ -97,6 +116,10 @@ end_read(struct play *p, uint32_t index, struct random *r, int ok)
 {
 	struct oh_flow_slice *s = &p->reads[index];
 	uint64_t bytes = s->bytes;
+	if (s->direct && random_below(r, 400) == 0) {
+		oh_flow_direct_refused(&p->flow, s);
+		return;
+	}
 	if (p->short_reads && bytes > 1 && random_below(r, 3) == 0)
 		bytes = 1 + random_below(r, bytes - 1);
 	if (ok)
@@ -243,16 +266,28 @@ play_free(struct play *p)
 
 static void
 play_init(struct play *p, const struct oh_extent *extents, uint64_t count, uint64_t buffer_bytes,
-	  int addressable, uint32_t blocks, uint64_t slice)
+	  int addressable, uint32_t blocks, uint64_t slice, struct random *r)
 {
-	static struct oh_file_facts file = {"f", {.bytes = UINT64_C(1) << 40, .alignment = 1}};
+	static uint8_t residence[1024];
+	static struct oh_file_facts file = {
+		.path = "f", .storage = {.bytes = UINT64_C(1) << 40, .alignment = 1}};
 	struct oh_buffer_facts buffer = {4096 + 16, buffer_bytes};
 	struct oh_plan_facts facts = {
 		.files = &file, .file_count = 1, .buffers = &buffer, .buffer_count = 1,
 		.memory = {.caps = OH_MEMORY_BATCH_COPY | (addressable ? OH_MEMORY_ADDRESSABLE : 0),
 			   .copy_modulus = 64},
 		.forced_route = ONEHOP_AUTO,
+		.cache = ONEHOP_AUTO,
+		.memory_bytes = 1000,
 	};
+	file.residence = NULL;
+	if (r) {
+		file.residence = residence;
+		file.chunk_bytes = 8192;
+		file.direct_alignment = 4096;
+		for (size_t i = 0; i < sizeof residence; i++)
+			residence[i] = (uint8_t)random_below(r, 3);
+	}
 	memset(p, 0, sizeof *p);
 	p->extents = extents;
 	p->extent_count = count;
@@ -312,6 +347,8 @@ random_extents(struct random *r, struct oh_extent *extents, uint64_t count)
 	return to;
 }
 
+static uint64_t direct_reads; /* of all plays */
+
 static void
 random_play(uint64_t seed, int short_reads, enum what what)
 {
@@ -321,7 +358,8 @@ random_play(uint64_t seed, int short_reads, enum what what)
 	uint64_t count = random_below(&r, 40), n = 0, events;
 	uint64_t bytes = random_extents(&r, extents, count);
 	play_init(&p, extents, count, bytes, (int)random_below(&r, 2),
-		  1 + (uint32_t)random_below(&r, 5), 1 + random_below(&r, 9000));
+		  1 + (uint32_t)random_below(&r, 5),
+		  (seed % 2 ? OH_DIRECT_PAGE : 1) + random_below(&r, 9000), seed % 2 ? &r : NULL);
 	p.short_reads = short_reads;
 	do {
 		events = run(&p, &r, what, n);
@@ -339,14 +377,17 @@ random_play(uint64_t seed, int short_reads, enum what what)
 		/* Every event of a short play, some of a long one. */
 		n += 1 + events / 200;
 	} while (what != RUN && n <= events);
+	direct_reads += p.direct_reads;
 	play_free(&p);
 }
 
 TEST(every_byte_lands_once_whatever_the_order_of_events)
 {
 	uint64_t seed = random_seed(1);
+	direct_reads = 0;
 	for (uint64_t i = 0; i < 300 && !test_failed; i++)
 		random_play(seed + i, 0, RUN);
+	CHECK(direct_reads > 1000);
 }
 
 TEST(a_short_read_is_read_on)
@@ -383,7 +424,7 @@ TEST(the_last_slice_is_taken_too)
 	struct oh_extent e = {.row_bytes = 3 * 8192 + 1, .rows = 1, .row_stride = 3 * 8192 + 1};
 	struct random r = random_init(5);
 	struct play p;
-	play_init(&p, &e, 1, e.row_bytes, 0, 2, 1024);
+	play_init(&p, &e, 1, e.row_bytes, 0, 2, 1024, NULL);
 	run(&p, &r, RUN, 0);
 	CHECK(!p.wrong);
 	CHECK_EQ(p.flow.landed, 3 * 8192 + 1);
@@ -396,7 +437,7 @@ TEST(a_window_is_copied_only_when_all_its_slices_have_ended)
 	struct oh_extent e = {.row_bytes = 4096, .rows = 1, .row_stride = 4096};
 	struct oh_flow_slice a, b, none;
 	struct play p;
-	play_init(&p, &e, 1, 4096, 0, 1, 2048);
+	play_init(&p, &e, 1, 4096, 0, 1, 2048, NULL);
 	oh_flow_reset(&p.flow);
 	CHECK_EQ(oh_flow_wants(&p.flow), OH_FLOW_WANTS_BLOCK);
 	oh_flow_open(&p.flow, 0, 0);
@@ -424,7 +465,7 @@ TEST(slices_of_rows_are_whole_rows_or_parts_of_one)
 	struct oh_extent e = {.offset = 7, .row_bytes = 1000, .rows = 5, .row_stride = 3000};
 	struct oh_flow_slice s;
 	struct play p;
-	play_init(&p, &e, 1, 5000, 0, 1, 2500);
+	play_init(&p, &e, 1, 5000, 0, 1, 2500, NULL);
 	oh_flow_reset(&p.flow);
 	p.flow.reach = p.block_bytes;
 	oh_flow_open(&p.flow, 0, 0);
@@ -452,7 +493,7 @@ TEST(the_first_window_is_small_so_that_the_first_copy_starts_early)
 {
 	struct oh_extent e = {.row_bytes = 1 << 20, .rows = 1, .row_stride = 1 << 20};
 	struct play p;
-	play_init(&p, &e, 1, 1 << 20, 0, 4, 2048);
+	play_init(&p, &e, 1, 1 << 20, 0, 4, 2048, NULL);
 	p.flow.block_bytes = 64 << 10;
 	oh_flow_reset(&p.flow);
 	for (uint64_t i = 0, at = 0, want = 4096; i < 4; i++, at += want, want *= 2) {

@@ -3,8 +3,8 @@
 #include "harness.h"
 
 static struct oh_file_facts files[] = {
-	{"a", {.bytes = UINT64_C(1) << 40, .alignment = 1}},
-	{"b", {.bytes = 1000, .alignment = 1}},
+	{.path = "a", .storage = {.bytes = UINT64_C(1) << 40, .alignment = 1}},
+	{.path = "b", .storage = {.bytes = 1000, .alignment = 1}},
 };
 static struct oh_buffer_facts buffers[] = {{0x10000, UINT64_C(1) << 40}, {0x7000, 4096}};
 
@@ -15,6 +15,8 @@ facts(uint32_t caps)
 		.files = files, .file_count = 2, .buffers = buffers, .buffer_count = 2,
 		.memory = {.caps = caps, .alignment = 256, .copy_modulus = 1},
 		.forced_route = ONEHOP_AUTO,
+		.cache = ONEHOP_AUTO,
+		.memory_bytes = 1 << 20,
 	};
 }
 
@@ -184,6 +186,123 @@ TEST(a_forced_route_is_a_reason)
 	forced.forced_route = ONEHOP_ROUTE_BUFFERED;
 	CHECK_EQ(build(&e, 1, &forced), ONEHOP_OK);
 	CHECK_EQ(plan.segments[0].reasons, ONEHOP_REASON_ROUTE_FORCED);
+	oh_plan_free(&plan);
+}
+
+/* File a in chunks of 64 KiB: here, away, away, not known, here, and so on. */
+static uint8_t residence[] = {OH_HERE, OH_AWAY, OH_AWAY, OH_NOT_KNOWN, OH_HERE, OH_AWAY, OH_HERE};
+#define CHUNK (64 << 10)
+
+static struct oh_plan_facts
+half_resident(uint64_t memory_bytes)
+{
+	static struct oh_file_facts half[2];
+	struct oh_plan_facts with = gpu;
+	half[0] = files[0];
+	half[1] = files[1];
+	half[0].residence = residence;
+	half[0].chunk_bytes = CHUNK;
+	half[0].direct_alignment = 4096;
+	with.files = half;
+	with.memory_bytes = memory_bytes;
+	return with;
+}
+
+TEST(absent_bytes_that_fit_in_half_of_the_memory_are_read_through_the_page_cache)
+{
+	struct oh_plan_facts with = half_resident(8 * CHUNK);
+	struct oh_extent e = range(100, 7 * CHUNK - 100, 0);
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	static const uint32_t reasons[] = {0, ONEHOP_REASON_NOT_RESIDENT, ONEHOP_REASON_RESIDENCY_UNKNOWN,
+					   0, ONEHOP_REASON_NOT_RESIDENT, 0};
+	CHECK_EQ(plan.segment_count, 6);
+	CHECK_EQ(plan.part_count, 1);
+	for (uint64_t i = 0; i < 6; i++) {
+		CHECK_EQ(plan.segments[i].route, ONEHOP_ROUTE_BUFFERED);
+		CHECK_EQ(plan.segments[i].drop, 0);
+		CHECK_EQ(plan.segments[i].reasons, reasons[i]);
+	}
+	oh_plan_free(&plan);
+}
+
+TEST(absent_bytes_that_do_not_fit_go_direct_and_resident_ones_through_the_page_cache)
+{
+	struct oh_plan_facts with = half_resident(7 * CHUNK);
+	struct oh_extent e = range(100, 7 * CHUNK - 100, 50);
+	static const struct {
+		uint64_t offset;
+		uint8_t route, drop;
+	} want[] = {{100, 0, 0}, {CHUNK, 1, 0}, {3 * CHUNK, 0, 0}, {4 * CHUNK, 0, 0}, {5 * CHUNK, 1, 0},
+		    {6 * CHUNK, 0, 0}};
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segment_count, 6);
+	CHECK_EQ(plan.bytes, 7 * CHUNK - 100);
+	CHECK_EQ(plan.part_count, 5);
+	for (uint64_t i = 0; i < 6; i++) {
+		const struct oh_segment *s = &plan.segments[i];
+		CHECK_EQ(s->offset, want[i].offset);
+		CHECK_EQ(s->route, want[i].route);
+		CHECK_EQ(s->drop, want[i].drop);
+		CHECK(s->route != ONEHOP_ROUTE_DIRECT || s->position % 4096 == s->offset % 4096);
+	}
+	CHECK(plan.reasons & ONEHOP_REASON_TOO_LARGE_TO_KEEP);
+	oh_plan_free(&plan);
+}
+
+TEST(where_direct_does_not_work_pages_are_dropped_behind_and_the_reason_is_told)
+{
+	struct oh_plan_facts with = half_resident(0);
+	struct oh_file_facts *file = (struct oh_file_facts *)(uintptr_t)&with.files[0];
+	struct oh_extent e = range(CHUNK, CHUNK, 0);
+	struct oh_extent rows = {.offset = CHUNK, .row_bytes = 8, .rows = 4, .row_stride = 32};
+	file->direct_alignment = 0;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_BUFFERED);
+	CHECK_EQ(plan.segments[0].drop, 1);
+	CHECK(plan.reasons & ONEHOP_REASON_NO_DIRECT);
+	oh_plan_free(&plan);
+	with.forced_route = ONEHOP_ROUTE_DIRECT;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_NO_ROUTE);
+	CHECK_HOLDS(error.message, "O_DIRECT");
+	file->direct_alignment = 4096;
+	CHECK_EQ(build(&rows, 1, &with), ONEHOP_NO_ROUTE);
+	CHECK_HOLDS(error.message, "rows");
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_DIRECT);
+	CHECK_EQ(plan.reasons, ONEHOP_REASON_ROUTE_FORCED);
+	oh_plan_free(&plan);
+	with.forced_route = ONEHOP_AUTO;
+	CHECK_EQ(build(&rows, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_BUFFERED);
+	CHECK(plan.reasons & ONEHOP_REASON_ROWS);
+	oh_plan_free(&plan);
+	file->is_network = 1;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_BUFFERED);
+	CHECK(plan.reasons & ONEHOP_REASON_NETWORK);
+	oh_plan_free(&plan);
+}
+
+TEST(the_cache_option_decides_for_resident_bytes_too)
+{
+	struct oh_plan_facts with = half_resident(100 * CHUNK);
+	struct oh_extent e = range(0, 3 * CHUNK, 0);
+	with.cache = ONEHOP_CACHE_BYPASS;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	for (uint64_t i = 0; i < plan.segment_count; i++)
+		CHECK_EQ(plan.segments[i].route, ONEHOP_ROUTE_DIRECT);
+	oh_plan_free(&plan);
+	with.cache = ONEHOP_CACHE_DROP;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_BUFFERED);
+	CHECK_EQ(plan.segments[0].drop, 1);
+	oh_plan_free(&plan);
+	with.cache = ONEHOP_CACHE_KEEP;
+	with.memory_bytes = 0;
+	CHECK_EQ(build(&e, 1, &with), ONEHOP_OK);
+	CHECK_EQ(plan.segments[0].route, ONEHOP_ROUTE_BUFFERED);
+	CHECK_EQ(plan.segments[0].drop, 0);
+	CHECK_EQ(plan.reasons, ONEHOP_REASON_CACHE_OPTION | ONEHOP_REASON_NOT_RESIDENT);
 	oh_plan_free(&plan);
 }
 

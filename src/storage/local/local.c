@@ -1,5 +1,8 @@
 /* Local files by pread: the back end that everything can fall back on.
  *
+ * Direct reads go through a second descriptor, opened with O_DIRECT when first asked for, in whole
+ * pages.
+ *
  * A slice is read by plain preads into its memory. Rows shorter than ROW_BYTES are read with the
  * gaps between them, a chunk at a time, through a buffer on the stack, and packed: a system call a
  * row would cost more than the bytes in between. The file's identity is taken at open and compared
@@ -12,14 +15,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ROW_BYTES 4096u
 #define CHUNK_BYTES 65536u
 
+/* O_DIRECT reads begin and end on these: no device asks for more. */
+#define PAGE 4096u
+
 struct oh_storage_file {
 	int fd;
+	int direct_fd; /* -1: not opened, or refused */
 	struct stat identity;
 	char path[];
 };
@@ -47,6 +55,7 @@ local_open(const char *path, struct oh_storage_file **out, struct onehop_error *
 	if (!file)
 		return oh_fail_no_memory(error, sizeof *file + length, "a file");
 	memcpy(file->path, path, length + 1);
+	file->direct_fd = -1;
 	/* O_NONBLOCK: opening a FIFO must not wait for a writer. */
 	file->fd = oh_sys.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (file->fd < 0) {
@@ -77,6 +86,8 @@ free_file:
 static void
 local_close(struct oh_storage_file *file)
 {
+	if (file->direct_fd >= 0)
+		oh_sys.close(file->direct_fd);
 	oh_sys.close(file->fd);
 	free(file);
 }
@@ -88,6 +99,40 @@ local_facts(const struct oh_storage_file *file, struct oh_storage_facts *facts)
 	facts->preferred_bytes = 512u << 10;
 	facts->alignment = 1;
 	facts->row_bytes = ROW_BYTES;
+}
+
+/* Opened through /proc, it is the same file whatever its path names by now; where there is no /proc,
+ * the identity is compared. */
+static int
+open_direct(const struct oh_storage_file *file)
+{
+	char link[64];
+	struct stat now;
+	snprintf(link, sizeof link, "/proc/self/fd/%d", file->fd);
+	int fd = oh_sys.open(link, O_RDONLY | O_CLOEXEC | O_DIRECT);
+	if (fd < 0 && errno == ENOENT)
+		fd = oh_sys.open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	if (oh_sys.fstat(fd, &now) == 0 && now.st_ino == file->identity.st_ino &&
+	    now.st_dev == file->identity.st_dev)
+		return fd;
+	oh_sys.close(fd);
+	return -1;
+}
+
+static uint32_t
+local_direct(struct oh_storage_file *file)
+{
+	if (file->direct_fd < 0)
+		file->direct_fd = open_direct(file);
+	return file->direct_fd < 0 ? 0 : PAGE;
+}
+
+static int
+local_descriptor(const struct oh_storage_file *file)
+{
+	return file->fd;
 }
 
 static int
@@ -180,16 +225,48 @@ read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
 	}
 }
 
+/* The units that the slice lies in. The last read of a file ends where the file does. */
+static void
+read_direct(const struct oh_slice *slice, struct oh_slice_result *result)
+{
+	uint64_t lead = slice->offset % PAGE, span = lead + slice->row_bytes;
+	uint64_t whole = (span + PAGE - 1) / PAGE * PAGE;
+	int failed;
+	ssize_t got = oh_pread_full(slice->file->direct_fd, (uint8_t *)slice->memory - lead, whole,
+				    (off_t)(slice->offset - lead), &failed);
+	if (got > 0)
+		result->read_bytes += (uint64_t)got;
+	if (got > 0 && (uint64_t)got > lead)
+		result->bytes = oh_min((uint64_t)got - lead, slice->row_bytes);
+	/* What lies behind the slice in its last unit does not matter. */
+	if (!failed || result->bytes == slice->row_bytes)
+		return;
+	result->status = failed == EINVAL && got < 0 ? ONEHOP_NO_ROUTE : ONEHOP_IO;
+	result->os_errno = failed;
+}
+
+/* Only advice: pages that are dirty or in use stay. */
+static void
+drop_pages(const struct oh_slice *slice)
+{
+	uint64_t span = (slice->rows - 1) * slice->row_stride + slice->row_bytes;
+	oh_sys.posix_fadvise(slice->file->fd, (off_t)slice->offset, (off_t)span, POSIX_FADV_DONTNEED);
+}
+
 static void
 local_read(struct oh_slice_source *source)
 {
 	struct oh_slice slice;
 	while (source->take(source, &slice)) {
 		struct oh_slice_result result = {0};
-		if (slice.rows == 1)
+		if (slice.direct)
+			read_direct(&slice, &result);
+		else if (slice.rows == 1)
 			read_plain(&slice, slice.memory, slice.row_bytes, slice.offset, &result);
 		else
 			read_rows(&slice, &result);
+		if (slice.drop && !slice.direct)
+			drop_pages(&slice);
 		source->give(source, &slice, &result);
 	}
 }
@@ -199,6 +276,8 @@ const struct oh_storage_ops oh_storage_local = {
 	.open = local_open,
 	.close = local_close,
 	.facts = local_facts,
+	.direct = local_direct,
+	.descriptor = local_descriptor,
 	.unchanged = local_unchanged,
 	.read = local_read,
 };
