@@ -72,6 +72,7 @@ struct oh_sys {
 	int (*cachestat)(int fd, const struct oh_cachestat_range *range,
 			 struct oh_cachestat *counts, unsigned flags);
 	int (*posix_fadvise)(int fd, off_t offset, off_t bytes, int advice);
+	int (*clock_gettime)(clockid_t clock, struct timespec *now);
 };
 
 extern struct oh_sys oh_sys;

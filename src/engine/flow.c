@@ -54,7 +54,8 @@ oh_flow_reset(struct oh_flow *flow)
 	flow->arrived_count = plan->empty_count;
 	flow->arrived_given = 0;
 	flow->landed = 0;
-	memset(flow->landed_by, 0, sizeof flow->landed_by);
+	flow->direct_bytes = 0;
+	flow->go_direct = 0;
 	flow->no_direct = 0;
 	flow->reach = oh_max(flow->block_bytes / OH_FLOW_FIRST_PART, OH_FLOW_BLOCK_ALIGNMENT);
 	flow->reach = oh_align_down(flow->reach, OH_FLOW_BLOCK_ALIGNMENT);
@@ -154,8 +155,10 @@ aim(const struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t at)
 	uint64_t inside = at - segment->position;
 	slice->at = at;
 	slice->file = segment->file;
-	slice->direct = segment->route == ONEHOP_ROUTE_DIRECT && !flow->no_direct;
+	slice->direct = !flow->no_direct && (segment->route == ONEHOP_ROUTE_DIRECT ||
+					     (segment->may_direct && flow->go_direct));
 	slice->drop = segment->drop;
+	slice->probe = segment->may_direct && !flow->go_direct;
 	slice->row_stride = segment->row_stride;
 	if (segment->rows == 1) {
 		slice->offset = segment->offset + inside;
@@ -200,7 +203,7 @@ oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice)
 	slice->begin = oh_max(window->next, segment->position);
 	slice->end = slice->begin + flow->slice_bytes;
 	/* Whole pages, so that no two reads touch the same one: positions agree with offsets. */
-	if (segment->route == ONEHOP_ROUTE_DIRECT)
+	if (segment->route == ONEHOP_ROUTE_DIRECT || segment->may_direct)
 		slice->end = oh_align_down(slice->end, OH_DIRECT_PAGE);
 	slice->end = oh_min(oh_min(segment_end(segment), window->end), slice->end);
 	aim(flow, slice, slice->begin);
@@ -226,10 +229,8 @@ land(struct oh_flow *flow, uint64_t begin, uint64_t end)
 			return;
 		uint64_t from = oh_max(begin, part->position);
 		uint64_t to = oh_min(end, part->position + part->bytes);
-		uint64_t route = flow->no_direct ? ONEHOP_ROUTE_BUFFERED : part->route;
 		flow->remaining[part->extent] -= to - from;
 		flow->landed += to - from;
-		flow->landed_by[route] += to - from;
 		if (flow->remaining[part->extent] == 0)
 			flow->arrived[flow->arrived_count++] = part->extent;
 	}
@@ -255,6 +256,8 @@ oh_flow_read_ended(struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t b
 	assert(bytes <= slice->bytes && (bytes > 0 || !ok));
 	if (!ok)
 		oh_flow_stop(flow);
+	if (slice->direct)
+		flow->direct_bytes += bytes;
 	if (!flow->stopped && slice->at + bytes < slice->end) {
 		aim(flow, slice, slice->at + bytes);
 		return OH_FLOW_AGAIN;

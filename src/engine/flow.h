@@ -58,8 +58,9 @@ struct oh_flow {
 	uint64_t arrived_count;
 	uint64_t arrived_given;
 	uint64_t landed;
-	uint64_t landed_by[ONEHOP_ROUTE_COUNT];
+	uint64_t direct_bytes; /* read by O_DIRECT, small gaps included */
 	int stopped;
+	int go_direct; /* what may go direct does, from now on */
 	int no_direct; /* O_DIRECT was refused after all: what is left goes through the page cache */
 };
 
@@ -85,6 +86,7 @@ struct oh_flow_slice {
 	uint64_t segment;
 	uint8_t direct;
 	uint8_t drop;
+	uint8_t probe; /* its time tells whether the segment should go direct */
 };
 
 enum oh_flow_act {

@@ -204,6 +204,7 @@ joins(const struct oh_segment *segment, const struct oh_extent *extent, const st
 {
 	return segment->rows == 1 && oh_extent_is_plain(extent) && segment->file == extent->file &&
 	       segment->route == way->route && segment->drop == way->drop &&
+	       segment->may_direct == way->may_direct &&
 	       segment->reasons == way->reasons &&
 	       extent->offset >= segment->offset + segment->bytes &&
 	       extent->offset - (segment->offset + segment->bytes) <= OH_PLAN_GAP_BYTES;
@@ -218,13 +219,19 @@ place_direct(struct build *build, uint64_t offset)
 			  offset % OH_DIRECT_PAGE;
 }
 
+static int
+takes_pages(const struct oh_segment *segment)
+{
+	return segment->route == ONEHOP_ROUTE_DIRECT || segment->may_direct;
+}
+
 static void
 place_buffered(struct build *build, const struct oh_extent *extent)
 {
 	uint64_t modulus = build->facts->memory.copy_modulus;
 	uint64_t want = build->facts->buffers[extent->buffer].address + extent->buffer_offset;
 	struct oh_plan *plan = build->plan;
-	if (plan->segment_count && plan->segments[plan->segment_count - 1].route == ONEHOP_ROUTE_DIRECT)
+	if (plan->segment_count && takes_pages(&plan->segments[plan->segment_count - 1]))
 		build->position = oh_align_down(build->position + OH_DIRECT_PAGE - 1, OH_DIRECT_PAGE);
 	if (modulus > 1 && oh_extent_bytes(extent) >= WORTH_ALIGNING)
 		build->position += (want - build->position) % modulus;
@@ -237,7 +244,7 @@ open_segment(struct build *build, const struct oh_extent *extent, const struct o
 	if (grow((void **)&plan->segments, plan->segment_count, &build->segment_room,
 		 sizeof *plan->segments))
 		return 1;
-	if (way->route == ONEHOP_ROUTE_DIRECT)
+	if (way->route == ONEHOP_ROUTE_DIRECT || way->may_direct)
 		place_direct(build, extent->offset);
 	else
 		place_buffered(build, extent);
@@ -252,6 +259,7 @@ open_segment(struct build *build, const struct oh_extent *extent, const struct o
 		.row_stride = plain ? 0 : extent->row_stride,
 		.route = way->route,
 		.drop = way->drop,
+		.may_direct = way->may_direct,
 		.reasons = way->reasons,
 	};
 	return 0;
@@ -283,14 +291,13 @@ add_piece(struct build *build, struct oh_segment *segment, const struct oh_exten
 
 /* There is room. */
 static void
-add_part(struct oh_plan *plan, uint64_t at, uint64_t bytes, uint64_t index, uint64_t route)
+add_part(struct oh_plan *plan, uint64_t at, uint64_t bytes, uint64_t index)
 {
 	struct oh_part *last = plan->part_count ? &plan->parts[plan->part_count - 1] : NULL;
-	if (last && last->extent == index && last->route == route &&
-	    last->position + last->bytes == at)
+	if (last && last->extent == index && last->position + last->bytes == at)
 		last->bytes += bytes;
 	else
-		plan->parts[plan->part_count++] = (struct oh_part){at, bytes, index, route};
+		plan->parts[plan->part_count++] = (struct oh_part){at, bytes, index};
 }
 
 /* Adds an extent, or what of it goes one way. 1 if there is no memory. */
@@ -315,7 +322,7 @@ add_run(struct build *build, const struct oh_extent *extent, uint64_t index,
 	if (s->rows == 1)
 		s->row_bytes = s->row_stride = s->bytes;
 	build->position = s->position + s->bytes;
-	add_part(plan, at, bytes, index, way->route);
+	add_part(plan, at, bytes, index);
 	plan->bytes += bytes;
 	return add_piece(build, s, extent, at);
 }
@@ -361,7 +368,7 @@ stage(struct build *build, struct oh_segment *segment)
 	if (!(caps & OH_MEMORY_ADDRESSABLE)) {
 		if (segment->pieces > 1 && !(caps & OH_MEMORY_BATCH_COPY))
 			segment->reasons |= ONEHOP_REASON_NO_BATCH_COPY;
-	} else if (segment->route == ONEHOP_ROUTE_BUFFERED) {
+	} else if (!takes_pages(segment)) {
 		segment->staged = !large;
 		segment->reasons |= large ? 0 : ONEHOP_REASON_SMALL_PIECES;
 	}

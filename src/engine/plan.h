@@ -36,6 +36,7 @@ struct oh_segment {
 	uint8_t route;
 	uint8_t staged;
 	uint8_t drop; /* its pages are dropped behind the read */
+	uint8_t may_direct; /* laid out for O_DIRECT too, in case its first reads are slow */
 };
 
 struct oh_piece {
@@ -50,7 +51,6 @@ struct oh_part {
 	uint64_t position;
 	uint64_t bytes;
 	uint64_t extent; /* index in the caller's list */
-	uint64_t route;
 };
 
 struct oh_plan {

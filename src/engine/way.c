@@ -123,8 +123,12 @@ choose(const struct oh_ways *ways, const struct oh_extent *extent, enum oh_resid
 	if (ways->keep_absent)
 		return;
 	way->reasons |= ONEHOP_REASON_TOO_LARGE_TO_KEEP;
-	if (residence == OH_AWAY)
-		go_direct(extent, file, 0, way);
+	go_direct(extent, file, 0, way);
+	/* Not known: the first reads will tell. */
+	if (residence == OH_NOT_KNOWN && way->route == ONEHOP_ROUTE_DIRECT) {
+		way->route = ONEHOP_ROUTE_BUFFERED;
+		way->may_direct = 1;
+	}
 }
 
 struct oh_way

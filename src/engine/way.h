@@ -16,6 +16,7 @@ struct oh_way {
 	uint32_t reasons;
 	uint8_t route;
 	uint8_t drop;
+	uint8_t may_direct; /* where it reads at a disk's speed, it would better go direct */
 };
 
 /* Fails with NO_ROUTE where a forced route cannot work for one of the extents. */

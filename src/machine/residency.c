@@ -27,8 +27,13 @@
 #define LEAST_SAMPLES 4
 /* And at this many at most: a sparse file, or a server that says so, may be of 8 EiB. */
 #define MOST_SAMPLES 16384
-/* Bytes that one question counts page by page: 30 ns each where folios are of one page. */
-#define COUNTED_BYTES (UINT64_C(256) << 20)
+/* Counting page by page takes 0.3 ns a page in large folios, but 30 in folios of one page: no more
+ * than this in one call, ... */
+#define MOST_COUNTED_BYTES (UINT64_C(256) << 20)
+/* ... none when a question has taken this long, and none when this long but where samples
+ * disagree. */
+#define ALL_COUNTED_NS UINT64_C(4000000)
+#define COUNTED_NS UINT64_C(8000000)
 /* The user id that stands for all that have none in this user namespace. */
 #define UNMAPPED_UID 65534
 
@@ -37,7 +42,7 @@ struct question {
 	enum oh_residency_source source;
 	uint64_t page;
 	uint64_t end;          /* of the file */
-	uint64_t to_count;     /* bytes that may still be counted page by page */
+	uint64_t start_ns;
 	char *window;          /* NULL if there is none */
 	uint64_t window_offset;
 };
@@ -141,7 +146,7 @@ begin(struct question *q, int fd, const struct oh_filesystem *fs)
 	q->fd = fd;
 	q->source = OH_RESIDENCY_UNTOLD;
 	q->page = (uint64_t)sysconf(_SC_PAGESIZE);
-	q->to_count = COUNTED_BYTES;
+	q->start_ns = oh_now_ns();
 	q->end = INT64_MAX;
 	if (oh_sys.fstat(fd, &st) < 0)
 		return;
@@ -228,8 +233,15 @@ count(struct question *q, uint64_t offset, uint64_t bytes, uint64_t *resident)
 	if (oh_sys.cachestat(q->fd, &range, &counts, 0) < 0)
 		return 1;
 	*resident = oh_min(counts.cached, bytes / q->page) * q->page;
-	q->to_count -= oh_min(q->to_count, *resident);
 	return 0;
+}
+
+/* May a range of bytes be counted, up to so long after the question's beginning? */
+static int
+may_count(const struct question *q, uint64_t bytes, uint64_t within_ns)
+{
+	return q->source == OH_RESIDENCY_CACHESTAT && bytes <= MOST_COUNTED_BYTES &&
+	       oh_now_ns() - q->start_ns < within_ns;
 }
 
 static enum oh_residency
@@ -256,9 +268,13 @@ answer(struct question *q, struct oh_residency_range *range)
 	/* Whole pages from here on. The end is at most 2^63, so that the last page fits. */
 	uint64_t first = oh_align_down(start, q->page);
 	whole = oh_align_down(start + bytes - first + q->page - 1, q->page);
-	int failed = q->source == OH_RESIDENCY_CACHESTAT && whole <= q->to_count
-			     ? count(q, first, whole, &resident)
+	int counted = may_count(q, whole, ALL_COUNTED_NS);
+	int failed = counted ? count(q, first, whole, &resident)
 			     : sample(q, first, whole, &resident);
+	/* One sample of four that disagrees may be one page of thousands. */
+	if (!failed && !counted && state_of(resident, whole) == OH_MIXED &&
+	    may_count(q, whole, COUNTED_NS))
+		failed = count(q, first, whole, &resident);
 	if (failed)
 		return;
 	range->state = state_of(resident, whole);

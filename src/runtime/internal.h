@@ -118,6 +118,8 @@ struct onehop_transfer {
 	uint32_t waiters;
 	enum oh_transfer_state state;
 	pthread_cond_t cond; /* an arrival, work for a waiter, or the end */
+	uint64_t probe_bytes; /* read so far where residency is not known, and the time it took */
+	uint64_t probe_ns;
 	uint64_t started_ns;
 	uint64_t starved_since_ns; /* 0 while it is not */
 	struct onehop_completion completion;

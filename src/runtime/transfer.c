@@ -171,6 +171,7 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 		return context_gone(transfer, error);
 	}
 	memset(&transfer->completion, 0, sizeof transfer->completion);
+	transfer->probe_bytes = transfer->probe_ns = 0;
 	transfer->error.status = ONEHOP_OK;
 	transfer->started_ns = oh_now_ns();
 	transfer->starved_since_ns = 0;
@@ -238,8 +239,9 @@ complete(const struct onehop_transfer *transfer, struct onehop_completion *compl
 	struct onehop_completion full = transfer->completion;
 	full.reasons |= transfer->plan->plan.reasons;
 	full.bytes = transfer->flow.landed;
-	for (uint32_t i = 0; i < ONEHOP_ROUTE_COUNT; i++)
-		full.route_bytes[i] = transfer->flow.landed_by[i];
+	full.route_bytes[ONEHOP_ROUTE_DIRECT] = oh_min(transfer->flow.direct_bytes, full.bytes);
+	full.route_bytes[ONEHOP_ROUTE_BUFFERED] =
+		full.bytes - full.route_bytes[ONEHOP_ROUTE_DIRECT];
 	full.ring_bytes = (uint64_t)transfer->device->lane.made *
 			  transfer->runtime->block_bytes;
 	oh_give(completion, &full, sizeof full);

@@ -32,6 +32,10 @@
 #define POLL_SLEEP_NS 20000
 /* A transfer of more slices wakes all workers when it starts. */
 #define WAKE_ALL_SLICES 8
+/* Reads of unknown residency are judged when they have brought this much: a page cache gives a thread
+ * 4 bytes a ns and more, a disk rarely one. */
+#define PROBE_BYTES (UINT64_C(2) << 20)
+#define PROBE_BYTES_PER_NS 1.5
 /* Slices that one reader may hold. */
 #define SOURCE_DEPTH 8
 
@@ -412,6 +416,7 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 struct pending {
 	struct onehop_transfer *transfer;
 	struct oh_flow_slice slice;
+	uint64_t begun_ns; /* of a probe */
 	int used;
 	int again; /* it waits to be handed out once more */
 };
@@ -451,6 +456,7 @@ fill_slice(struct pending *pending, struct oh_slice *slice)
 	slice->row_stride = from->row_stride;
 	slice->memory = memory_of(pending->transfer, from);
 	slice->token = pending;
+	pending->begun_ns = from->probe ? oh_now_ns() : 0;
 	slice->direct = from->direct;
 	slice->drop = from->drop;
 }
@@ -564,6 +570,18 @@ count_read(struct onehop_transfer *transfer, const struct oh_slice_result *resul
 	transfer->completion.read_bytes += result->read_bytes;
 }
 
+/* Residency was not known: what reads at a disk's speed was not resident, and the rest of it goes
+ * past the page cache. */
+static void
+judge(struct onehop_transfer *transfer, uint64_t bytes, uint64_t ns)
+{
+	transfer->probe_bytes += bytes;
+	transfer->probe_ns += ns;
+	if (transfer->probe_bytes >= PROBE_BYTES &&
+	    (double)transfer->probe_bytes < (double)transfer->probe_ns * PROBE_BYTES_PER_NS)
+		transfer->flow.go_direct = 1;
+}
+
 static int
 may_reroute(const struct onehop_transfer *transfer)
 {
@@ -600,8 +618,11 @@ source_give(struct oh_slice_source *base, const struct oh_slice *slice,
 	}
 	if (!ok)
 		read_error(transfer, &pending->slice, result, &error);
+	uint64_t probe_ns = pending->begun_ns ? oh_now_ns() - pending->begun_ns : 0;
 	pthread_mutex_lock(&runtime->lock);
 	count_read(transfer, result);
+	if (pending->begun_ns)
+		judge(transfer, result->bytes, probe_ns);
 	enum oh_flow_act act = oh_flow_read_ended(&transfer->flow, &pending->slice, result->bytes, ok);
 	if (act == OH_FLOW_AGAIN) {
 		pthread_mutex_unlock(&runtime->lock);

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -584,6 +585,91 @@ TEST(short_reads_lose_nothing)
 	CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, NULL, &error));
 	CHECK_BYTES(&w);
 	end_gated(&w);
+}
+
+/* ------------------------------------------------------------------ residency that is not known */
+
+static int slow_ms; /* what a read takes */
+
+static ssize_t
+slow_pread(int fd, void *buf, size_t bytes, off_t offset)
+{
+	uint64_t until = oh_now_ns() + (uint64_t)slow_ms * 1000000;
+	while (oh_now_ns() < until)
+		sched_yield();
+	return pread(fd, buf, bytes, offset);
+}
+
+static uid_t
+another_user(void)
+{
+	return 12345;
+}
+
+static int
+no_capability(struct __user_cap_header_struct *header, struct __user_cap_data_struct *data)
+{
+	(void)header;
+	(void)data;
+	errno = EPERM;
+	return -1;
+}
+
+static int
+no_access(int fd, const char *path, int mode, int flags)
+{
+	(void)fd;
+	(void)path;
+	(void)mode;
+	(void)flags;
+	errno = EACCES;
+	return -1;
+}
+
+/* A machine with 1 MiB of memory left. */
+static int
+small_memory_open(const char *path, int flags)
+{
+	static const char text[] = "MemAvailable: 1024 kB\n";
+	if (strcmp(path, "/proc/meminfo") != 0)
+		return open(path, flags);
+	int fd = memfd_create("meminfo", MFD_CLOEXEC);
+	return write(fd, text, sizeof text - 1) < 0 ? -1 : fd;
+}
+
+TEST(what_may_be_resident_or_not_goes_past_the_page_cache_once_it_reads_at_a_disks_speed)
+{
+	if (whole_pages() || getenv("ONEHOP_CACHE"))
+		SKIP("the cache option decides, not residency");
+	for (slow_ms = 0; slow_ms <= 1; slow_ms++) {
+		struct world w;
+		struct onehop_completion c = {.size = sizeof c};
+		real = oh_sys;
+		make_file("unknown", 8 * MIB);
+		oh_sys.open = small_memory_open;
+		oh_sys.geteuid = another_user;
+		oh_sys.capget = no_capability;
+		oh_sys.faccessat = no_access;
+		oh_sys.pread = slow_ms ? slow_pread : pread;
+		memset(&w, 0, sizeof w);
+		w.buffer_bytes = 8 * MIB;
+		w.runtime = make_runtime(2, 256 << 10, 64 << 10, 64 << 10);
+		char path[200];
+		snprintf(path, sizeof path, "%s/unknown", folder);
+		CHECK_OK(onehop_file_open(w.runtime, path, &w.file, &error));
+		CHECK_OK(onehop_buffer_alloc(w.runtime, device, 8 * MIB, &w.buffer, &error));
+		one_extent(&w, 0, 8 * MIB, 0);
+		CHECK(prepare(&w));
+		CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
+		CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
+		CHECK_BYTES(&w);
+		end(&w);
+		oh_sys = real;
+		if (!(c.reasons & ONEHOP_REASON_RESIDENCY_UNKNOWN))
+			SKIP("the file system of %s tells residency to everybody", folder);
+		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_DIRECT] > 0, slow_ms);
+		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_DIRECT] + c.route_bytes[ONEHOP_ROUTE_BUFFERED], 8 * MIB);
+	}
 }
 
 /* ------------------------------------------------------------------ many at once, fork, limits */

@@ -116,6 +116,8 @@ end_read(struct play *p, uint32_t index, struct random *r, int ok)
 {
 	struct oh_flow_slice *s = &p->reads[index];
 	uint64_t bytes = s->bytes;
+	if (s->probe && random_below(r, 40) == 0)
+		p->flow.go_direct = 1;
 	if (s->direct && random_below(r, 400) == 0) {
 		oh_flow_direct_refused(&p->flow, s);
 		return;
