@@ -121,6 +121,7 @@ struct onehop_transfer {
 	uint64_t probe_bytes; /* read so far where residency is not known, and the time it took */
 	uint64_t probe_ns;
 	uint64_t started_ns;
+	uint64_t stopped_ns; /* when it was cancelled or failed, 0 before */
 	uint64_t starved_since_ns; /* 0 while it is not */
 	struct onehop_completion completion;
 	struct onehop_error error; /* its first failure */
@@ -157,6 +158,7 @@ struct onehop_runtime {
 	struct oh_rt_device *devices;
 	struct onehop_transfer *active; /* any of the ring: the next one to be served */
 	struct oh_touch *touch;
+	uint64_t patience_ns; /* after a cancel: a read that takes longer to return is named */
 	uint64_t pinned_bytes;
 	uint64_t pinned_peak_bytes;
 };

@@ -20,6 +20,7 @@
 #define RING_BYTES_LEAST (UINT64_C(16) << 20)
 #define BLOCK_BYTES (UINT64_C(16) << 20)
 #define MOST_THREADS 31
+#define PATIENCE_NS UINT64_C(5000000000)
 
 int
 oh_forked(const struct onehop_runtime *runtime, struct onehop_error *error)
@@ -107,6 +108,7 @@ onehop_runtime_create(const struct onehop_runtime_options *options, struct oneho
 		return status;
 	}
 	runtime->pid = oh_sys.getpid();
+	runtime->patience_ns = PATIENCE_NS;
 	pthread_mutex_init(&runtime->lock, NULL);
 	pthread_mutex_init(&runtime->ring_lock, NULL);
 	pthread_cond_init(&runtime->work, NULL);

@@ -175,6 +175,7 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 	transfer->error.status = ONEHOP_OK;
 	transfer->started_ns = oh_now_ns();
 	transfer->starved_since_ns = 0;
+	transfer->stopped_ns = 0;
 	transfer->gated = options && options->flags & ONEHOP_START_AFTER_STREAM;
 	oh_flow_reset(&transfer->flow);
 	oh_transfer_admit(transfer);

@@ -200,8 +200,10 @@ void
 oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *why)
 {
 	uint32_t window;
-	if (!transfer->error.status)
+	if (!transfer->error.status) {
 		transfer->error = *why;
+		transfer->stopped_ns = oh_now_ns();
+	}
 	oh_flow_stop(&transfer->flow);
 	while (oh_flow_reap(&transfer->flow, &window))
 		if (transfer->flow.windows[window].staged)
@@ -582,6 +584,21 @@ judge(struct onehop_transfer *transfer, uint64_t bytes, uint64_t ns)
 		transfer->flow.go_direct = 1;
 }
 
+/* A cancelled transfer waits for reads that are under way. If one takes long, it is the storage that
+ * hangs, and the user should know where. */
+static void
+name_slow_read(struct onehop_transfer *transfer, const struct oh_flow_slice *slice)
+{
+	uint64_t waited = transfer->stopped_ns ? oh_now_ns() - transfer->stopped_ns : 0;
+	const char *path = transfer->plan->files[slice->file]->path;
+	if (waited < transfer->runtime->patience_ns || transfer->error.status != ONEHOP_CANCELLED)
+		return;
+	oh_fail(&transfer->error, ONEHOP_CANCELLED,
+		"cancelled; %s: a read at offset %llu took %.1f s to return after that", path,
+		(unsigned long long)slice->offset, (double)waited / 1e9);
+	oh_remedy(&transfer->error, "look at the storage of that file");
+}
+
 static int
 may_reroute(const struct onehop_transfer *transfer)
 {
@@ -632,6 +649,7 @@ source_give(struct oh_slice_source *base, const struct oh_slice *slice,
 	}
 	pending->used = 0;
 	transfer->reading--;
+	name_slow_read(transfer, &pending->slice);
 	const struct oh_window *window = &transfer->flow.windows[pending->slice.window];
 	if (act == OH_FLOW_FREE && window->staged)
 		release_block(transfer, window->block);

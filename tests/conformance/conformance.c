@@ -10,6 +10,8 @@
 
 #include <onehop/onehop.h>
 
+#include "runtime/internal.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -421,6 +423,20 @@ TEST(a_cancelled_transfer_ends_and_the_next_one_works)
 	CHECK_BYTES(&w);
 	onehop_transfer_cancel(w.transfer);
 	CHECK_OK(onehop_transfer_wait(w.transfer, 0, NULL, &error));
+	end_gated(&w);
+}
+
+TEST(a_cancel_that_waits_long_for_a_read_names_the_file)
+{
+	struct world w;
+	CHECK(begin_gated(&w, "stuck", 100000));
+	w.runtime->patience_ns = 1;
+	CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
+	gate_wait_for_reader();
+	onehop_transfer_cancel(w.transfer);
+	gate_set(0, 0);
+	CHECK_EQ(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, NULL, &error), ONEHOP_CANCELLED);
+	CHECK_HOLDS(error.message, "/stuck: a read at offset");
 	end_gated(&w);
 }
 
