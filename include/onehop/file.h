@@ -29,6 +29,18 @@ ONEHOP_API onehop_status onehop_file_open(struct onehop_runtime *runtime, const 
 /* NULL is allowed. Plans that name the file must be gone. */
 ONEHOP_API void onehop_file_close(struct onehop_file *file);
 
+/* Pins the file's page cache for a GPU and keeps it so: plans made afterwards copy straight from it, at
+ * the link's rate and with hardly any CPU. It takes the file's size of memory that cannot be
+ * reclaimed, which is checked against the usable memory (LIMIT) but not counted in
+ * pinned_limit_bytes; what is not resident is read in first. UNSUPPORTED where the device's driver does not
+ * do it (host memory, some GPUs). Once for one device; again is no error. Blocks. Serial for one
+ * file. */
+ONEHOP_API onehop_status onehop_file_pin(struct onehop_file *file, const char *device,
+					 struct onehop_error *error);
+
+/* Undoes it. Plans that were made of the pinned file must be gone. Closing the file does it too. */
+ONEHOP_API void onehop_file_unpin(struct onehop_file *file);
+
 /* Fill info->size first. Any thread. */
 ONEHOP_API onehop_status onehop_file_query(const struct onehop_file *file,
 					   struct onehop_file_info *info);

@@ -54,6 +54,14 @@ ONEHOP_API onehop_status onehop_model_open(struct onehop_runtime *runtime, const
 /* NULL is allowed. Selections and plans made from it must be gone. */
 ONEHOP_API void onehop_model_close(struct onehop_model *model);
 
+/* Pins the page cache of all of the model's files for a GPU and keeps it so: see onehop_file_pin().
+ * Loads that are planned afterwards run at the link's rate with hardly any CPU. On failure nothing
+ * is pinned that was not before. Blocks. Serial for one model. */
+ONEHOP_API onehop_status onehop_model_pin(struct onehop_model *model, const char *device,
+					  struct onehop_error *error);
+/* Undoes it; plans that were made of the pinned model must be gone. Closing the model does it too. */
+ONEHOP_API void onehop_model_unpin(struct onehop_model *model);
+
 struct onehop_model_info {
 	uint32_t size;
 	uint32_t file_count;

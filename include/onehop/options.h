@@ -30,7 +30,8 @@ extern "C" {
 #define ONEHOP_ROUTE_LIST(X)                                                                       \
 	X(BUFFERED, 0, "buffered", "page cache to the destination, by way of a pinned ring for "   \
 				   "a GPU")                                                        \
-	X(DIRECT, 1, "direct", "O_DIRECT into the ring, past the page cache")
+	X(DIRECT, 1, "direct", "O_DIRECT into the ring, past the page cache")                      \
+	X(MAPPED, 2, "mapped", "from the page cache itself, pinned for the GPU: no copy by a CPU")
 #define ONEHOP_ROUTE_ENUM(name, value, text, doc) ONEHOP_ROUTE_##name = value,
 enum onehop_route { ONEHOP_ROUTE_LIST(ONEHOP_ROUTE_ENUM) ONEHOP_ROUTE_COUNT };
 #undef ONEHOP_ROUTE_ENUM

@@ -53,7 +53,11 @@ struct onehop_extent {
 	  "load whole tensors, or split another dimension")                                        \
 	X(NETWORK, 8, "it lies on a network file system, where O_DIRECT is used only by option",   \
 	  "set route to direct")                                                                   \
-	X(CACHE_OPTION, 9, "the cache option decides", "set cache to auto")
+	X(CACHE_OPTION, 9, "the cache option decides", "set cache to auto")                        \
+	X(FEW_CORES, 10,                                                                           \
+	  "with so few cores the page cache is pinned for the GPU piece by piece rather than "     \
+	  "copied by CPUs",                                                                        \
+	  "none is needed; more cores would copy faster")
 #define ONEHOP_REASON_ENUM(name, bit, text, remedy) ONEHOP_REASON_##name = 1 << bit,
 enum onehop_reason { ONEHOP_REASON_LIST(ONEHOP_REASON_ENUM) };
 #undef ONEHOP_REASON_ENUM

@@ -46,6 +46,9 @@ extern char **environ;
 
 static const char prefix[] = "ONEHOP_";
 
+/* Of the config file, NUL included. */
+#define LINE_BYTES 1024
+
 static uint64_t *
 field(struct onehop_runtime_options *options, const struct oh_option_row *row)
 {
@@ -350,11 +353,33 @@ read_line(const char *path, uint32_t number, char *line, struct onehop_runtime_o
 	return set_from(options, row, where, trim(equals + 1), error);
 }
 
+/* One line of the file, without its newline. *more is 0 at the end of the file. */
+static onehop_status
+next_line(FILE *file, const char *path, uint32_t number, char line[LINE_BYTES], int *more,
+	  struct onehop_error *error)
+{
+	size_t bytes = 0;
+	int c;
+	while ((c = getc(file)) != EOF && c != '\n') {
+		if (c == '\0' || bytes + 1 == LINE_BYTES)
+			return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%.255s line %u: %s", path,
+				       number,
+				       c ? "it is too long, of more than 1023 bytes"
+					 : "it holds a NUL byte");
+		line[bytes++] = (char)c;
+	}
+	line[bytes] = '\0';
+	*more = c != EOF || bytes > 0;
+	if (ferror(file))
+		return oh_fail_errno(error, errno, "%s: cannot read the config file", path);
+	return ONEHOP_OK;
+}
+
 static onehop_status
 read_file(const char *path, struct onehop_runtime_options *options,
 	  enum oh_option_origin *origins, struct onehop_error *error)
 {
-	char line[1024];
+	char line[LINE_BYTES];
 	onehop_status status = ONEHOP_OK;
 	FILE *file = fopen(path, "re");
 	if (!file) {
@@ -362,8 +387,12 @@ read_file(const char *path, struct onehop_runtime_options *options,
 		oh_remedy(error, "correct or unset ONEHOP_CONFIG");
 		return status;
 	}
-	for (uint32_t number = 1; !status && fgets(line, sizeof line, file); number++)
-		status = read_line(path, number, line, options, origins, error);
+	int more = 1;
+	for (uint32_t number = 1; !status && more; number++) {
+		status = next_line(file, path, number, line, &more, error);
+		if (!status && more)
+			status = read_line(path, number, line, options, origins, error);
+	}
 	fclose(file);
 	return status;
 }

@@ -17,6 +17,7 @@ struct oh_file_facts {
 	uint64_t chunk_bytes;
 	uint32_t direct_alignment; /* of offset, length and memory for O_DIRECT; 0: it is refused */
 	int is_network;
+	int pinned; /* all of it is mapped and pinned for the device */
 };
 
 struct oh_buffer_facts {
@@ -33,6 +34,7 @@ struct oh_plan_facts {
 	uint64_t forced_route;         /* enum onehop_route or ONEHOP_AUTO */
 	uint64_t cache;                /* enum onehop_cache or ONEHOP_AUTO */
 	uint64_t memory_bytes;         /* usable, for what is worth keeping */
+	int few_cores;                 /* too few to fill the link by copying */
 };
 
 /* O_DIRECT reads are laid out in units of this, whatever smaller alignment would do. */

@@ -21,7 +21,7 @@ oh_flow_init(struct oh_flow *flow, const struct oh_plan *plan, uint64_t block_by
 	flow->plan = plan;
 	flow->block_bytes = block_bytes;
 	flow->slice_bytes = slice_bytes;
-	flow->window_count = windows + OH_FLOW_PLACES;
+	flow->window_count = windows + OH_FLOW_PLACES + OH_FLOW_MAPS;
 	flow->windows = calloc(flow->window_count, sizeof *flow->windows);
 	flow->remaining = calloc(extents + 1, sizeof *flow->remaining);
 	flow->arrived = calloc(extents + 1, sizeof *flow->arrived);
@@ -55,6 +55,7 @@ oh_flow_reset(struct oh_flow *flow)
 	flow->arrived_given = 0;
 	flow->landed = 0;
 	flow->direct_bytes = 0;
+	flow->mapped_bytes = 0;
 	flow->go_direct = 0;
 	flow->no_direct = 0;
 	flow->reach = oh_max(flow->block_bytes / OH_FLOW_FIRST_PART, OH_FLOW_BLOCK_ALIGNMENT);
@@ -70,11 +71,14 @@ oh_flow_wants(const struct oh_flow *flow)
 	const struct oh_plan *plan = flow->plan;
 	if (flow->stopped || flow->cursor_segment == plan->segment_count)
 		return OH_FLOW_WANTS_NOTHING;
-	if (!plan->segments[flow->cursor_segment].staged)
+	const struct oh_segment *segment = &plan->segments[flow->cursor_segment];
+	if (segment->route == ONEHOP_ROUTE_MAPPED)
+		return flow->maps < OH_FLOW_MAPS ? OH_FLOW_WANTS_MAP : OH_FLOW_WANTS_NOTHING;
+	if (!segment->staged)
 		return flow->places < OH_FLOW_PLACES ? OH_FLOW_WANTS_PLACE : OH_FLOW_WANTS_NOTHING;
-	return flow->open_windows - flow->places < flow->window_count - OH_FLOW_PLACES
-		       ? OH_FLOW_WANTS_BLOCK
-		       : OH_FLOW_WANTS_NOTHING;
+	uint32_t staged = flow->open_windows - flow->places - flow->maps;
+	return staged < flow->window_count - OH_FLOW_PLACES - OH_FLOW_MAPS ? OH_FLOW_WANTS_BLOCK
+									   : OH_FLOW_WANTS_NOTHING;
 }
 
 static uint64_t
@@ -117,6 +121,19 @@ stretch_in_place(struct oh_flow *flow, struct oh_window *window)
 		flow->cursor_segment++;
 }
 
+/* Ends where a page of the file does, so that no two windows share one. */
+static void
+stretch_mapped(struct oh_flow *flow, struct oh_window *window)
+{
+	const struct oh_segment *segment = &flow->plan->segments[flow->cursor_segment];
+	uint64_t offset = segment->offset + (window->begin - segment->position);
+	uint64_t limit = oh_align_down(offset + OH_FLOW_MAP_BYTES, OH_DIRECT_PAGE);
+	window->end = oh_min(segment_end(segment), window->begin + (limit - offset));
+	flow->cursor = window->end;
+	if (window->end == segment_end(segment))
+		flow->cursor_segment++;
+}
+
 uint32_t
 oh_flow_open(struct oh_flow *flow, uint32_t lane, uint32_t block)
 {
@@ -130,10 +147,15 @@ oh_flow_open(struct oh_flow *flow, uint32_t lane, uint32_t block)
 	window->begin = window->next = oh_max(flow->cursor, segment->position);
 	window->segment = flow->cursor_segment;
 	window->staged = segment->staged;
+	window->mapped = segment->route == ONEHOP_ROUTE_MAPPED;
 	window->lane = lane;
 	window->block = block;
 	window->state = OH_WINDOW_OPEN;
-	if (window->staged) {
+	if (window->mapped) {
+		stretch_mapped(flow, window);
+		flow->maps++;
+		flow->startable++;
+	} else if (window->staged) {
 		window->base = oh_align_down(window->begin, OH_FLOW_BLOCK_ALIGNMENT);
 		stretch_staged(flow, window);
 	} else {
@@ -141,7 +163,7 @@ oh_flow_open(struct oh_flow *flow, uint32_t lane, uint32_t block)
 		flow->places++;
 	}
 	flow->open_windows++;
-	flow->takeable++;
+	flow->takeable += !window->mapped;
 	flow->reading++;
 	return index;
 }
@@ -183,7 +205,7 @@ oldest_open(const struct oh_flow *flow)
 {
 	uint32_t best = flow->window_count;
 	for (uint32_t i = 0; i < flow->window_count; i++)
-		if (flow->windows[i].state == OH_WINDOW_OPEN &&
+		if (flow->windows[i].state == OH_WINDOW_OPEN && !flow->windows[i].mapped &&
 		    (best == flow->window_count || flow->windows[i].next < flow->windows[best].next))
 			best = i;
 	return best;
@@ -239,11 +261,15 @@ land(struct oh_flow *flow, uint64_t begin, uint64_t end)
 static void
 close_window(struct oh_flow *flow, struct oh_window *window)
 {
-	if (window->state == OH_WINDOW_OPEN)
+	if (window->state == OH_WINDOW_OPEN && window->mapped)
+		flow->startable--;
+	else if (window->state == OH_WINDOW_OPEN)
 		flow->takeable--;
 	if (window->state != OH_WINDOW_COPYING)
 		flow->reading--;
-	if (!window->staged)
+	if (window->mapped)
+		flow->maps--;
+	else if (!window->staged)
 		flow->places--;
 	window->state = OH_WINDOW_CLOSED;
 	flow->open_windows--;
@@ -279,6 +305,36 @@ oh_flow_read_ended(struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t b
 	return OH_FLOW_FREE;
 }
 
+int
+oh_flow_take_map(struct oh_flow *flow, uint32_t *index)
+{
+	if (flow->stopped || !flow->startable)
+		return 0;
+	for (uint32_t i = 0; i < flow->window_count; i++) {
+		struct oh_window *window = &flow->windows[i];
+		if (window->state != OH_WINDOW_OPEN || !window->mapped)
+			continue;
+		window->state = OH_WINDOW_COPYING;
+		flow->startable--;
+		flow->reading--;
+		*index = i;
+		return 1;
+	}
+	return 0;
+}
+
+struct oh_flow_range
+oh_flow_map_range(const struct oh_flow *flow, uint32_t index)
+{
+	const struct oh_window *window = &flow->windows[index];
+	const struct oh_segment *segment = &flow->plan->segments[window->segment];
+	return (struct oh_flow_range){
+		.offset = segment->offset + (window->begin - segment->position),
+		.bytes = window->end - window->begin,
+		.file = segment->file,
+	};
+}
+
 void
 oh_flow_direct_refused(struct oh_flow *flow, struct oh_flow_slice *slice)
 {
@@ -292,8 +348,14 @@ oh_flow_copies(const struct oh_flow *flow, uint32_t index, uint64_t *piece,
 {
 	const struct oh_plan *plan = flow->plan;
 	const struct oh_window *window = &flow->windows[index];
+	/* Positions to offsets in the block, or in the file. */
+	uint64_t base = window->base;
 	uint32_t count = 0;
 	assert(window->state == OH_WINDOW_COPYING);
+	if (window->mapped) {
+		struct oh_flow_range range = oh_flow_map_range(flow, index);
+		base = window->begin - range.offset;
+	}
 	if (*piece == UINT64_MAX)
 		*piece = oh_plan_piece_from(plan, window->begin);
 	for (; count < capacity && *piece < plan->piece_count; ++*piece) {
@@ -303,7 +365,7 @@ oh_flow_copies(const struct oh_flow *flow, uint32_t index, uint64_t *piece,
 		uint64_t from = oh_max(window->begin, p->position);
 		uint64_t to = oh_min(window->end, p->position + p->bytes);
 		copies[count++] = (struct oh_flow_copy){
-			.block_offset = from - window->base,
+			.block_offset = from - base,
 			.buffer_offset = p->buffer_offset + (from - p->position),
 			.bytes = to - from,
 			.buffer = p->buffer,
@@ -321,6 +383,8 @@ oh_flow_copy_ended(struct oh_flow *flow, uint32_t index, int ok)
 		land(flow, window->begin, window->end);
 	else
 		oh_flow_stop(flow);
+	if (ok && window->mapped)
+		flow->mapped_bytes += window->end - window->begin;
 	close_window(flow, window);
 }
 

@@ -11,6 +11,9 @@
  *
  * After oh_flow_stop() no slice and no window is given out any more, and a window whose last slice
  * ends is given back without a copy.
+ *
+ * A mapped window is read by nobody: its bytes are copied from the page cache. It is open until its
+ * copies are started, and its "block" is whatever number the caller gave it.
  */
 #ifndef OH_ENGINE_FLOW_H
 #define OH_ENGINE_FLOW_H
@@ -19,6 +22,9 @@
 
 /* Windows in place that are open at once. */
 #define OH_FLOW_PLACES 16
+/* Mapped windows that are open at once, and their bytes. */
+#define OH_FLOW_MAPS 4
+#define OH_FLOW_MAP_BYTES (UINT64_C(16) << 20)
 /* The first window fills this part of a block, each next one twice as much, so that the first copy
  * starts early. */
 #define OH_FLOW_FIRST_PART 16
@@ -36,6 +42,7 @@ struct oh_window {
 	uint32_t block;
 	uint8_t state; /* enum oh_window_state */
 	uint8_t staged;
+	uint8_t mapped;
 };
 
 enum oh_window_state { OH_WINDOW_CLOSED, OH_WINDOW_OPEN, OH_WINDOW_READING, OH_WINDOW_COPYING };
@@ -48,7 +55,9 @@ struct oh_flow {
 	uint32_t window_count;
 	uint32_t open_windows; /* not closed */
 	uint32_t places;       /* of those, in place */
-	uint32_t takeable;     /* in state OPEN */
+	uint32_t maps;         /* of those, mapped */
+	uint32_t takeable;     /* in state OPEN, not mapped */
+	uint32_t startable;    /* in state OPEN, mapped */
 	uint32_t reading;      /* in state OPEN or READING */
 	uint64_t reach;        /* of the next staged window, in bytes */
 	uint64_t cursor;       /* position that the next window begins with */
@@ -59,6 +68,7 @@ struct oh_flow {
 	uint64_t arrived_given;
 	uint64_t landed;
 	uint64_t direct_bytes; /* read by O_DIRECT, small gaps included */
+	uint64_t mapped_bytes; /* copied from maps, small gaps included */
 	int stopped;
 	int go_direct; /* what may go direct does, from now on */
 	int no_direct; /* O_DIRECT was refused after all: what is left goes through the page cache */
@@ -69,6 +79,7 @@ enum oh_flow_want {
 	OH_FLOW_WANTS_NOTHING, /* none is left, or too many are open */
 	OH_FLOW_WANTS_BLOCK,
 	OH_FLOW_WANTS_PLACE, /* no block: open it at once */
+	OH_FLOW_WANTS_MAP,   /* a number below OH_FLOW_MAPS that no open window has */
 };
 
 /* One read. Between begin and end lies what was taken; the read at hand is bytes long from at. */
@@ -96,9 +107,9 @@ enum oh_flow_act {
 	OH_FLOW_FREE,   /* the window is closed: its block is free */
 };
 
-/* A copy from a block to a buffer. */
+/* A copy from a block, or from the map of a file, to a buffer. */
 struct oh_flow_copy {
-	uint64_t block_offset;
+	uint64_t block_offset; /* of a mapped window: in the file */
 	uint64_t buffer_offset;
 	uint64_t bytes;
 	uint32_t buffer;
@@ -119,6 +130,17 @@ uint32_t oh_flow_open(struct oh_flow *flow, uint32_t lane, uint32_t block);
 
 /* Takes the next slice of the oldest open window: 1, or 0 if there is none now. */
 int oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice);
+
+/* Takes an open mapped window, whose copies are now to be started: 1, or 0 if there is none. */
+int oh_flow_take_map(struct oh_flow *flow, uint32_t *window);
+
+/* The bytes of the file that a mapped window copies. */
+struct oh_flow_range {
+	uint64_t offset;
+	uint64_t bytes;
+	uint32_t file;
+};
+struct oh_flow_range oh_flow_map_range(const struct oh_flow *flow, uint32_t window);
 
 /* The read at hand ended with bytes of it in place; ok 0: it failed, or ended with no byte. */
 enum oh_flow_act oh_flow_read_ended(struct oh_flow *flow, struct oh_flow_slice *slice,

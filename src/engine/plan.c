@@ -364,7 +364,7 @@ stage(struct build *build, struct oh_segment *segment)
 	uint32_t caps = build->facts->memory.caps;
 	uint64_t bytes = piece_bytes(plan, segment);
 	int large = segment->pieces == 1 || bytes / segment->pieces >= OH_PLAN_IN_PLACE_BYTES;
-	segment->staged = 1;
+	segment->staged = segment->route != ONEHOP_ROUTE_MAPPED;
 	if (!(caps & OH_MEMORY_ADDRESSABLE)) {
 		if (segment->pieces > 1 && !(caps & OH_MEMORY_BATCH_COPY))
 			segment->reasons |= ONEHOP_REASON_NO_BATCH_COPY;

@@ -48,9 +48,32 @@ absent_bytes(const struct oh_extent *extent, const struct oh_file_facts *file)
 	return oh_min(absent, oh_extent_bytes(extent));
 }
 
+static int
+can_map(const struct oh_plan_facts *facts, const struct oh_file_facts *file,
+	const struct oh_extent *extent)
+{
+	return facts->memory.caps & OH_MEMORY_PINS_FILES && !file->is_network &&
+	       oh_extent_is_plain(extent);
+}
+
 static onehop_status
-check_forced(const struct oh_extent *extent, const struct oh_file_facts *file,
-	     struct onehop_error *error)
+check_forced_map(const struct oh_extent *extent, const struct oh_plan_facts *facts,
+		 struct onehop_error *error)
+{
+	const struct oh_file_facts *file = &facts->files[extent->file];
+	if (can_map(facts, file, extent))
+		return ONEHOP_OK;
+	oh_fail(error, ONEHOP_NO_ROUTE, "%s: the route mapped is forced, but %s", file->path,
+		!(facts->memory.caps & OH_MEMORY_PINS_FILES) ? "the device does not pin files' pages"
+		: file->is_network ? "it lies on a network file system"
+				   : "rows that do not adjoin cannot be copied from a map");
+	oh_remedy(error, "set route to auto");
+	return ONEHOP_NO_ROUTE;
+}
+
+static onehop_status
+check_forced_direct(const struct oh_extent *extent, const struct oh_file_facts *file,
+		    struct onehop_error *error)
 {
 	if (!file->direct_alignment) {
 		oh_fail(error, ONEHOP_NO_ROUTE,
@@ -80,11 +103,13 @@ oh_ways_decide(const struct oh_extent *extents, uint64_t count, const struct oh_
 		const struct oh_file_facts *file = &facts->files[extents[i].file];
 		if (!oh_extent_bytes(&extents[i]))
 			continue;
-		if (facts->forced_route == ONEHOP_ROUTE_DIRECT) {
-			onehop_status status = check_forced(&extents[i], file, error);
-			if (status)
-				return status;
-		}
+		onehop_status status = ONEHOP_OK;
+		if (facts->forced_route == ONEHOP_ROUTE_DIRECT)
+			status = check_forced_direct(&extents[i], file, error);
+		else if (facts->forced_route == ONEHOP_ROUTE_MAPPED)
+			status = check_forced_map(&extents[i], facts, error);
+		if (status)
+			return status;
 		if (file->residence && oh_add(absent, absent_bytes(&extents[i], file), &absent))
 			absent = UINT64_MAX;
 	}
@@ -115,9 +140,15 @@ static void
 choose(const struct oh_ways *ways, const struct oh_extent *extent, enum oh_residence residence,
        struct oh_way *way)
 {
-	const struct oh_file_facts *file = &ways->facts->files[extent->file];
-	if (residence == OH_HERE)
+	const struct oh_plan_facts *facts = ways->facts;
+	const struct oh_file_facts *file = &facts->files[extent->file];
+	if (residence == OH_HERE) {
+		if (facts->few_cores && can_map(facts, file, extent)) {
+			way->route = ONEHOP_ROUTE_MAPPED;
+			way->reasons |= ONEHOP_REASON_FEW_CORES;
+		}
 		return;
+	}
 	way->reasons |= residence == OH_AWAY ? ONEHOP_REASON_NOT_RESIDENT
 					     : ONEHOP_REASON_RESIDENCY_UNKNOWN;
 	if (ways->keep_absent)
@@ -141,7 +172,11 @@ oh_way_of(const struct oh_ways *ways, const struct oh_extent *extent, uint64_t o
 	/* Rows are one segment, which goes the way of its first byte. */
 	if (!oh_extent_is_plain(extent))
 		way.end = end;
-	if (facts->forced_route != ONEHOP_AUTO) {
+	if (file->pinned && oh_extent_is_plain(extent) &&
+	    (facts->forced_route == ONEHOP_AUTO || facts->forced_route == ONEHOP_ROUTE_MAPPED)) {
+		way.route = ONEHOP_ROUTE_MAPPED;
+		way.end = end;
+	} else if (facts->forced_route != ONEHOP_AUTO) {
 		way.reasons |= ONEHOP_REASON_ROUTE_FORCED;
 		way.route = (uint8_t)facts->forced_route;
 		way.drop = facts->cache == ONEHOP_CACHE_DROP;

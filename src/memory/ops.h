@@ -19,6 +19,7 @@
 enum oh_memory_caps {
 	OH_MEMORY_ADDRESSABLE = 1 << 0, /* storage can write into it directly; copies are memcpy */
 	OH_MEMORY_BATCH_COPY = 1 << 1,  /* many copies in one call are cheaper than a loop */
+	OH_MEMORY_PINS_FILES = 1 << 2,  /* pin_file works: copies straight from the page cache */
 };
 
 struct oh_memory_facts {
@@ -70,6 +71,10 @@ struct oh_memory_ops {
 	onehop_status (*pin)(struct oh_device *device, void *memory, uint64_t bytes,
 			     struct onehop_error *error);
 	void (*unpin)(struct oh_device *device, void *memory, uint64_t bytes);
+	/* The same for pages of a file that is mapped shared and read-only: the page cache itself is
+	 * pinned, unpin undoes it. UNSUPPORTED without PINS_FILES. */
+	onehop_status (*pin_file)(struct oh_device *device, void *map, uint64_t bytes,
+				  struct onehop_error *error);
 	/* 1 while what was pinned, marks and queues of this device are still good: 0 once its context
 	 * is gone (reset or destroyed by the caller), when they must be made again. */
 	int (*alive)(struct oh_device *device);

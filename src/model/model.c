@@ -26,6 +26,26 @@ onehop_model_close(struct onehop_model *model)
 	free(model);
 }
 
+void
+onehop_model_unpin(struct onehop_model *model)
+{
+	for (uint64_t f = 0; model && f < model->file_count; f++)
+		onehop_file_unpin(model->files[f].file);
+}
+
+onehop_status
+onehop_model_pin(struct onehop_model *model, const char *device, struct onehop_error *error)
+{
+	onehop_status status = ONEHOP_OK;
+	if (!model || !device)
+		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "model or device is NULL");
+	for (uint64_t f = 0; f < model->file_count && status == ONEHOP_OK; f++)
+		status = onehop_file_pin(model->files[f].file, device, error);
+	if (status != ONEHOP_OK)
+		onehop_model_unpin(model);
+	return status;
+}
+
 onehop_status
 onehop_model_query(const struct onehop_model *model, struct onehop_model_info *info)
 {

@@ -21,6 +21,8 @@ onehop_file_open(struct onehop_runtime *runtime, const char *path, struct onehop
 	if (!file)
 		return oh_fail_no_memory(error, sizeof *file + length, "a file");
 	file->runtime = runtime;
+	file->map = NULL;
+	file->pinned_on = NULL;
 	file->ops = &oh_storage_local;
 	memcpy(file->path, path, length + 1);
 	onehop_status status = file->ops->open(path, &file->handle, error);
@@ -38,6 +40,9 @@ onehop_file_close(struct onehop_file *file)
 {
 	if (!file || oh_forked(file->runtime, NULL))
 		return;
+	onehop_file_unpin(file);
+	if (file->map)
+		file->ops->unmap(file->handle, file->map, file->facts.bytes);
 	file->ops->close(file->handle);
 	free(file);
 }
@@ -48,6 +53,82 @@ onehop_file_query(const struct onehop_file *file, struct onehop_file_info *info)
 	struct onehop_file_info full = {.path = file->path,
 					.bytes = file->facts.bytes};
 	return oh_give(info, &full, sizeof full);
+}
+
+/* Pinned pages cannot be reclaimed: they have to fit. */
+static onehop_status
+check_pin_budget(const struct onehop_file *file, struct onehop_error *error)
+{
+	struct oh_machine machine;
+	oh_machine_read(&machine);
+	if (file->facts.bytes <= machine.memory_bytes)
+		return ONEHOP_OK;
+	oh_fail(error, ONEHOP_LIMIT,
+		"%s: %llu bytes of it cannot be pinned: %llu bytes of memory are usable (MemAvailable, and "
+		"the limits of the cgroup)",
+		file->path, (unsigned long long)file->facts.bytes,
+		(unsigned long long)machine.memory_bytes);
+	oh_remedy(error, "free memory, raise the limit, or load without pinning");
+	return ONEHOP_LIMIT;
+}
+
+static onehop_status
+pin(struct onehop_file *file, struct oh_rt_device *device, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = file->runtime;
+	if (file->pinned_on)
+		return file->pinned_on == device
+			       ? ONEHOP_OK
+			       : oh_fail(error, ONEHOP_BUSY, "%s is pinned for %s already", file->path,
+					 file->pinned_on->name);
+	onehop_status status = ONEHOP_OK;
+	if (!file->map)
+		status = file->ops->map(file->handle, 0, file->facts.bytes, &file->map, error);
+	if (!status)
+		status = device->ops->pin_file(device->handle, file->map, file->facts.bytes, error);
+	if (status)
+		return status;
+	file->pinned_on = device;
+	pthread_mutex_lock(&runtime->lock);
+	runtime->file_pinned_bytes += file->facts.bytes;
+	pthread_mutex_unlock(&runtime->lock);
+	return ONEHOP_OK;
+}
+
+onehop_status
+onehop_file_pin(struct onehop_file *file, const char *name, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = file->runtime;
+	struct oh_rt_device *device;
+	if (oh_forked(runtime, error))
+		return ONEHOP_FORKED;
+	onehop_status status = oh_device_get(runtime, name, &device, error);
+	if (!status && !(device->facts.caps & OH_MEMORY_PINS_FILES))
+		status = oh_fail(error, ONEHOP_UNSUPPORTED,
+				 "%s: pages of files cannot be pinned for %s", file->path, name);
+	if (!status && file->facts.bytes)
+		status = check_pin_budget(file, error);
+	if (status || !file->facts.bytes)
+		return status;
+	pthread_mutex_lock(&runtime->ring_lock);
+	status = pin(file, device, error);
+	pthread_mutex_unlock(&runtime->ring_lock);
+	return status;
+}
+
+void
+onehop_file_unpin(struct onehop_file *file)
+{
+	struct onehop_runtime *runtime = file->runtime;
+	if (oh_forked(runtime, NULL) || !file->pinned_on)
+		return;
+	pthread_mutex_lock(&runtime->ring_lock);
+	file->pinned_on->ops->unpin(file->pinned_on->handle, file->map, file->facts.bytes);
+	file->pinned_on = NULL;
+	pthread_mutex_lock(&runtime->lock);
+	runtime->file_pinned_bytes -= file->facts.bytes;
+	pthread_mutex_unlock(&runtime->lock);
+	pthread_mutex_unlock(&runtime->ring_lock);
 }
 
 /* A source of one slice. */

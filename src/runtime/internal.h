@@ -62,6 +62,8 @@ struct oh_rt_device {
 
 struct onehop_file {
 	struct onehop_runtime *runtime;
+	void *map;                      /* all of it, once it was pinned */
+	struct oh_rt_device *pinned_on; /* NULL: it is not pinned */
 	const struct oh_storage_ops *ops;
 	struct oh_storage_file *handle;
 	struct oh_storage_facts facts;
@@ -88,10 +90,20 @@ struct onehop_plan {
 	uint64_t extent_count;
 };
 
-/* A copy that was given to the device. */
+/* A window whose copies were given to the device. */
 struct oh_in_flight {
 	uint32_t window;
-	uint32_t block;
+	struct oh_mark *mark;
+};
+
+/* What a mapped window needs: a mark, and a map of its own, since the driver does not pin an address
+ * twice. Of a file that is pinned whole it uses that map. */
+struct oh_map_slot {
+	struct oh_mark *mark;
+	void *map;
+	uint64_t map_bytes; /* 0: none of its own */
+	uint64_t base;      /* address of the file's first byte, if the map went so far */
+	int used;
 };
 
 enum oh_transfer_state { OH_TRANSFER_IDLE, OH_TRANSFER_RUNNING, OH_TRANSFER_ENDING, OH_TRANSFER_ENDED };
@@ -109,7 +121,9 @@ struct onehop_transfer {
 	int gated;
 	int gate_used; /* the queue may still wait for the stream of an earlier start */
 	struct oh_flow flow;
-	struct oh_in_flight *in_flight; /* a ring of as many as the lane has blocks */
+	struct oh_map_slot maps[OH_FLOW_MAPS];
+	struct oh_in_flight *in_flight; /* a ring of in_flight_most */
+	uint32_t in_flight_most;
 	uint32_t in_flight_first;
 	uint32_t in_flight_count;
 	uint32_t blocks_held;
@@ -161,6 +175,7 @@ struct onehop_runtime {
 	uint64_t patience_ns; /* after a cancel: a read that takes longer to return is named */
 	uint64_t pinned_bytes;
 	uint64_t pinned_peak_bytes;
+	uint64_t file_pinned_bytes; /* by onehop_file_pin */
 };
 
 /* 1 in a forked child; then *error says so. */
@@ -186,10 +201,13 @@ onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device
 void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
 		    struct oh_region *region);
 
-/* facts.c: fills one entry a file of the plan, which is for `bytes` bytes. What it allocates
+/* facts.c: 1 if CPUs are too few to fill the link, and the device can do without. */
+int oh_few_cores(const struct onehop_plan *plan);
+/* Fills one entry a file of the plan, which is for `bytes` bytes. What it allocates
  * (residence) is the caller's to free, also on failure; entries begin zeroed. */
 onehop_status oh_file_facts_read(struct onehop_plan *plan, uint64_t bytes, uint64_t memory_bytes,
-				 struct oh_file_facts *facts, struct onehop_error *error);
+				 int few_cores, struct oh_file_facts *facts,
+				 struct onehop_error *error);
 
 /* work.c */
 void *oh_worker_main(void *runtime);

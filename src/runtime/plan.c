@@ -141,8 +141,9 @@ build(struct onehop_plan *plan, const struct oh_extent *extents, struct onehop_e
 	onehop_status status = files && buffers ? ONEHOP_OK
 						: oh_fail_no_memory(error, sizeof *files, "the plan");
 	uint64_t bytes = total_bytes(plan, extents), memory = usable_memory(plan->runtime, bytes);
+	int few_cores = oh_few_cores(plan);
 	if (!status)
-		status = oh_file_facts_read(plan, bytes, memory, files, error);
+		status = oh_file_facts_read(plan, bytes, memory, few_cores, files, error);
 	for (uint32_t i = 0; !status && i < plan->buffer_count; i++) {
 		buffers[i].address = plan->buffers[i]->address;
 		buffers[i].bytes = plan->buffers[i]->bytes;
@@ -157,6 +158,7 @@ build(struct onehop_plan *plan, const struct oh_extent *extents, struct onehop_e
 			.forced_route = plan->runtime->options.route,
 			.cache = plan->runtime->options.cache,
 			.memory_bytes = memory,
+			.few_cores = few_cores,
 		};
 		status = oh_plan_build(extents, plan->extent_count, &facts, &plan->plan, error);
 	}

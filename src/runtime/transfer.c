@@ -31,10 +31,40 @@ reserve(struct onehop_plan *plan, struct onehop_error *error)
 	uint64_t block = runtime->block_bytes;
 	uint64_t slices = plan->plan.read_bytes / runtime->slice_bytes;
 	onehop_status status = oh_workers_start(runtime, oh_max(slices, 1), error);
-	if (!status && plan->plan.staged_span)
+	/* Without a block to make it still makes the queue, which mapped windows use. */
+	if (!status)
 		status = oh_lane_reserve(runtime, plan->device,
-					 plan->plan.staged_span / block + 1, error);
+					 plan->plan.staged_span ? plan->plan.staged_span / block + 1 : 0,
+					 error);
 	return status;
+}
+
+/* Only plans with mapped segments need them. */
+static onehop_status
+make_map_slots(struct onehop_transfer *transfer, struct onehop_error *error)
+{
+	struct onehop_plan *plan = transfer->plan;
+	const struct oh_memory_ops *ops = transfer->device->ops;
+	onehop_status status = ONEHOP_OK;
+	for (uint64_t i = 0; i < plan->plan.segment_count && !status; i++) {
+		const struct oh_segment *segment = &plan->plan.segments[i];
+		if (segment->route != ONEHOP_ROUTE_MAPPED)
+			continue;
+		for (uint32_t k = 0; k < OH_FLOW_MAPS && !status; k++)
+			if (!transfer->maps[k].mark)
+				status = ops->mark_create(transfer->device->handle,
+							  &transfer->maps[k].mark, error);
+	}
+	return status;
+}
+
+static void
+destroy_map_slots(struct onehop_transfer *transfer)
+{
+	for (uint32_t k = 0; k < OH_FLOW_MAPS; k++)
+		if (transfer->maps[k].mark)
+			transfer->device->ops->mark_destroy(transfer->device->handle,
+							    transfer->maps[k].mark);
 }
 
 onehop_status
@@ -49,15 +79,17 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 	if (status)
 		return status;
 	uint32_t most = (uint32_t)oh_max(plan->device->lane.most, 1);
+	uint32_t in_flight = most + OH_FLOW_MAPS;
 	struct onehop_transfer *transfer = calloc(1, sizeof *transfer);
 	if (!transfer)
 		return oh_fail_no_memory(error, sizeof *transfer, "a transfer");
 	transfer->runtime = runtime;
 	transfer->plan = plan;
 	transfer->device = plan->device;
-	transfer->in_flight = calloc(most, sizeof *transfer->in_flight);
+	transfer->in_flight_most = in_flight;
+	transfer->in_flight = calloc(in_flight, sizeof *transfer->in_flight);
 	if (!transfer->in_flight) {
-		status = oh_fail_no_memory(error, most * sizeof *transfer->in_flight, "a transfer");
+		status = oh_fail_no_memory(error, in_flight * sizeof *transfer->in_flight, "a transfer");
 		goto free_transfer;
 	}
 	/* One window more than blocks, so that a transfer that lacks a block says so. */
@@ -71,12 +103,16 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 	status = ops->mark_create(plan->device->handle, &transfer->gate_mark, error);
 	if (status)
 		goto destroy_queue;
+	status = make_map_slots(transfer, error);
+	if (status)
+		goto destroy_slots;
 	status = init_cond(&transfer->cond, error);
 	if (status)
-		goto destroy_mark;
+		goto destroy_slots;
 	*out = transfer;
 	return ONEHOP_OK;
-destroy_mark:
+destroy_slots:
+	destroy_map_slots(transfer);
 	ops->mark_destroy(plan->device->handle, transfer->gate_mark);
 destroy_queue:
 	ops->queue_destroy(plan->device->handle, transfer->gate_queue);
@@ -240,9 +276,11 @@ complete(const struct onehop_transfer *transfer, struct onehop_completion *compl
 	struct onehop_completion full = transfer->completion;
 	full.reasons |= transfer->plan->plan.reasons;
 	full.bytes = transfer->flow.landed;
-	full.route_bytes[ONEHOP_ROUTE_DIRECT] = oh_min(transfer->flow.direct_bytes, full.bytes);
-	full.route_bytes[ONEHOP_ROUTE_BUFFERED] =
-		full.bytes - full.route_bytes[ONEHOP_ROUTE_DIRECT];
+	uint64_t mapped = oh_min(transfer->flow.mapped_bytes, full.bytes);
+	uint64_t direct = oh_min(transfer->flow.direct_bytes, full.bytes - mapped);
+	full.route_bytes[ONEHOP_ROUTE_MAPPED] = mapped;
+	full.route_bytes[ONEHOP_ROUTE_DIRECT] = direct;
+	full.route_bytes[ONEHOP_ROUTE_BUFFERED] = full.bytes - mapped - direct;
 	full.ring_bytes = (uint64_t)transfer->device->lane.made *
 			  transfer->runtime->block_bytes;
 	oh_give(completion, &full, sizeof full);
@@ -338,6 +376,7 @@ onehop_transfer_destroy(struct onehop_transfer *transfer)
 	pthread_mutex_lock(&runtime->lock);
 	oh_help(transfer, UINT64_MAX, has_ended);
 	pthread_mutex_unlock(&runtime->lock);
+	destroy_map_slots(transfer);
 	transfer->device->ops->mark_destroy(transfer->device->handle, transfer->gate_mark);
 	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->gate_queue);
 	pthread_cond_destroy(&transfer->cond);

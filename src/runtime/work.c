@@ -93,6 +93,17 @@ most_in_need(struct onehop_runtime *runtime)
 	return best;
 }
 
+static uint32_t
+take_slot(struct onehop_transfer *transfer)
+{
+	uint32_t slot = 0;
+	while (transfer->maps[slot].used)
+		slot++;
+	assert(slot < OH_FLOW_MAPS);
+	transfer->maps[slot].used = 1;
+	return slot;
+}
+
 /* Opens windows: all that need no block, and as many others as there are free blocks. */
 static void
 grant(struct onehop_runtime *runtime)
@@ -101,8 +112,9 @@ grant(struct onehop_runtime *runtime)
 	if (!t)
 		return;
 	do {
-		while (!t->gated && oh_flow_wants(&t->flow) == OH_FLOW_WANTS_PLACE)
-			oh_flow_open(&t->flow, 0, 0);
+		enum oh_flow_want want;
+		while (!t->gated && (want = oh_flow_wants(&t->flow)) >= OH_FLOW_WANTS_PLACE)
+			oh_flow_open(&t->flow, 0, want == OH_FLOW_WANTS_MAP ? take_slot(t) : 0);
 		t = t->next;
 	} while (t != runtime->active);
 	while ((t = most_in_need(runtime))) {
@@ -133,6 +145,13 @@ take_slice(struct onehop_runtime *runtime, struct onehop_transfer *only,
 	return NULL;
 }
 
+/* Slices to read, or mapped windows to start. */
+static int
+has_work(const struct onehop_transfer *transfer)
+{
+	return transfer->flow.takeable || transfer->flow.startable;
+}
+
 static int
 more_slices(struct onehop_runtime *runtime)
 {
@@ -140,7 +159,7 @@ more_slices(struct onehop_runtime *runtime)
 	if (!t)
 		return 0;
 	do {
-		if (t->flow.takeable)
+		if (has_work(t))
 			return 1;
 		t = t->next;
 	} while (t != runtime->active);
@@ -149,12 +168,19 @@ more_slices(struct onehop_runtime *runtime)
 
 /* ------------------------------------------------------------------ how things end */
 
+/* A window is closed: what it held is free. */
 static void
-release_block(struct onehop_transfer *transfer, uint32_t block)
+release(struct onehop_transfer *transfer, const struct oh_window *window)
 {
 	struct oh_lane *lane = &transfer->device->lane;
-	lane->free[lane->free_count++] = block;
-	transfer->blocks_held--;
+	if (window->mapped) {
+		transfer->maps[window->block].used = 0;
+	} else if (window->staged) {
+		lane->free[lane->free_count++] = window->block;
+		transfer->blocks_held--;
+	} else {
+		return;
+	}
 	wake_one(transfer->runtime);
 }
 
@@ -206,8 +232,7 @@ oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *wh
 	}
 	oh_flow_stop(&transfer->flow);
 	while (oh_flow_reap(&transfer->flow, &window))
-		if (transfer->flow.windows[window].staged)
-			release_block(transfer, transfer->flow.windows[window].block);
+		release(transfer, &transfer->flow.windows[window]);
 }
 
 static onehop_status
@@ -253,6 +278,68 @@ since_start(const struct onehop_transfer *transfer)
 	return oh_max(oh_now_ns() - transfer->started_ns, 1);
 }
 
+static struct oh_mark *
+mark_of(struct onehop_transfer *transfer, uint32_t index)
+{
+	const struct oh_window *window = &transfer->flow.windows[index];
+	return window->mapped ? transfer->maps[window->block].mark
+			      : transfer->device->lane.blocks[window->block].mark;
+}
+
+/* The address that the offsets of a window's copies count from: of its block, or of its file. */
+static uint64_t
+base_of(const struct onehop_transfer *transfer, uint32_t index)
+{
+	const struct oh_window *window = &transfer->flow.windows[index];
+	if (window->mapped)
+		return transfer->maps[window->block].base;
+	return (uint64_t)(uintptr_t)transfer->device->lane.blocks[window->block].memory;
+}
+
+/* Maps and pins what a mapped window copies from, unless its whole file is pinned. Outside the
+ * lock. */
+static onehop_status
+pin_window(struct onehop_transfer *transfer, uint32_t index, struct onehop_error *error)
+{
+	struct oh_rt_device *device = transfer->device;
+	struct oh_flow_range range = oh_flow_map_range(&transfer->flow, index);
+	struct oh_map_slot *slot = &transfer->maps[transfer->flow.windows[index].block];
+	struct onehop_file *file = transfer->plan->files[range.file];
+	uint64_t begin = oh_align_down(range.offset, OH_DIRECT_PAGE);
+	uint64_t bytes = range.offset + range.bytes - begin;
+	slot->map_bytes = 0;
+	slot->base = (uint64_t)(uintptr_t)file->map;
+	if (file->pinned_on == device)
+		return ONEHOP_OK;
+	onehop_status status = file->ops->map(file->handle, begin, bytes, &slot->map, error);
+	if (status)
+		return status;
+	status = device->ops->pin_file(device->handle, slot->map, bytes, error);
+	if (status) {
+		file->ops->unmap(file->handle, slot->map, bytes);
+		/* A file that shrank has no pages to pin: then that is what went wrong. */
+		onehop_status changed = file->ops->unchanged(file->handle, error);
+		return changed ? changed : status;
+	}
+	slot->map_bytes = bytes;
+	slot->base = (uint64_t)(uintptr_t)slot->map - begin;
+	return ONEHOP_OK;
+}
+
+/* Outside the lock; no copy from it is in flight. */
+static void
+unpin_window(struct onehop_transfer *transfer, uint32_t index)
+{
+	const struct oh_window *window = &transfer->flow.windows[index];
+	if (!window->mapped || !transfer->maps[window->block].map_bytes)
+		return;
+	const struct oh_map_slot *slot = &transfer->maps[window->block];
+	struct onehop_file *file =
+		transfer->plan->files[oh_flow_map_range(&transfer->flow, index).file];
+	transfer->device->ops->unpin(transfer->device->handle, slot->map, slot->map_bytes);
+	file->ops->unmap(file->handle, slot->map, slot->map_bytes);
+}
+
 /* Gives the window's copies to the device. Outside the lock: the window is this thread's own until
  * its copies are in flight. */
 static onehop_status
@@ -260,7 +347,8 @@ issue(struct onehop_transfer *transfer, uint32_t window, uint64_t *count,
       struct onehop_error *error)
 {
 	struct oh_rt_device *device = transfer->device;
-	struct oh_block *block = &device->lane.blocks[transfer->flow.windows[window].block];
+	struct oh_mark *mark = mark_of(transfer, window);
+	uint64_t base = base_of(transfer, window);
 	struct oh_flow_copy from[COPY_BATCH];
 	struct oh_copy copies[COPY_BATCH];
 	uint64_t piece = UINT64_MAX;
@@ -270,10 +358,10 @@ issue(struct onehop_transfer *transfer, uint32_t window, uint64_t *count,
 		for (uint32_t i = 0; i < batch; i++) {
 			const struct onehop_buffer *buffer = transfer->plan->buffers[from[i].buffer];
 			copies[i].destination = buffer->address + from[i].buffer_offset;
-			copies[i].source = block->memory + from[i].block_offset;
+			copies[i].source = (void *)(uintptr_t)(base + from[i].block_offset);
 			copies[i].bytes = from[i].bytes;
 		}
-		onehop_status status = device->ops->copy(device->handle, device->lane.queue, block->mark,
+		onehop_status status = device->ops->copy(device->handle, device->lane.queue, mark,
 							 copies, batch, error);
 		if (status)
 			return status;
@@ -286,14 +374,26 @@ issue(struct onehop_transfer *transfer, uint32_t window, uint64_t *count,
 static void
 copy_ended(struct onehop_transfer *transfer, uint32_t window, const struct onehop_error *failure)
 {
-	uint32_t block = transfer->flow.windows[window].block;
 	oh_flow_copy_ended(&transfer->flow, window, !failure);
-	release_block(transfer, block);
+	release(transfer, &transfer->flow.windows[window]);
 	if (failure)
 		oh_transfer_stop(transfer, failure);
 	if (transfer->waiters)
 		pthread_cond_broadcast(&transfer->cond);
 	oh_transfer_check_end(transfer);
+}
+
+static void
+count_pinned(struct onehop_runtime *runtime, int64_t bytes)
+{
+	runtime->pinned_bytes += (uint64_t)bytes;
+	runtime->pinned_peak_bytes = oh_max(runtime->pinned_peak_bytes, runtime->pinned_bytes);
+}
+
+static const struct oh_map_slot *
+slot_of(const struct onehop_transfer *transfer, uint32_t window)
+{
+	return &transfer->maps[transfer->flow.windows[window].block];
 }
 
 /* With the lock held; released while the driver is called. */
@@ -302,13 +402,19 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 {
 	struct onehop_runtime *runtime = transfer->runtime;
 	struct onehop_error error;
-	uint64_t count;
+	uint64_t count = 0;
+	int mapped = transfer->flow.windows[window].mapped;
 	int at_once = (transfer->device->facts.caps & OH_MEMORY_ADDRESSABLE) != 0;
 	transfer->issuing++;
 	if (!transfer->completion.first_copy_ns)
 		transfer->completion.first_copy_ns = since_start(transfer);
 	pthread_mutex_unlock(&runtime->lock);
-	onehop_status status = issue(transfer, window, &count, &error);
+	onehop_status status = mapped ? pin_window(transfer, window, &error) : ONEHOP_OK;
+	if (!status) {
+		status = issue(transfer, window, &count, &error);
+		if (status)
+			unpin_window(transfer, window);
+	}
 	pthread_mutex_lock(&runtime->lock);
 	transfer->issuing--;
 	transfer->completion.copies += count;
@@ -317,10 +423,12 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 		return;
 	}
 	uint32_t slot = (transfer->in_flight_first + transfer->in_flight_count++) %
-			transfer->device->lane.most;
+			transfer->in_flight_most;
 	runtime->in_flight++;
+	if (mapped)
+		count_pinned(runtime, (int64_t)slot_of(transfer, window)->map_bytes);
 	transfer->in_flight[slot].window = window;
-	transfer->in_flight[slot].block = transfer->flow.windows[window].block;
+	transfer->in_flight[slot].mark = mark_of(transfer, window);
 	if (oh_flow_all_read(&transfer->flow) && !transfer->issuing && transfer->waiters)
 		pthread_cond_broadcast(&transfer->cond);
 	if (!runtime->polling)
@@ -335,6 +443,7 @@ struct probe {
 	struct oh_mark *mark;
 	struct onehop_error error;
 	onehop_status status;
+	uint32_t window;
 	int done;
 };
 
@@ -347,10 +456,10 @@ collect(struct onehop_runtime *runtime, struct probe probes[POLL_BATCH])
 		return 0;
 	do {
 		if ((t->gated || t->in_flight_count) && count < POLL_BATCH) {
-			uint32_t block = t->in_flight[t->in_flight_first].block;
+			const struct oh_in_flight *oldest = &t->in_flight[t->in_flight_first];
 			probes[count].transfer = t;
-			probes[count++].mark = t->gated ? t->gate_mark
-							: t->device->lane.blocks[block].mark;
+			probes[count].window = oldest->window;
+			probes[count++].mark = t->gated ? t->gate_mark : oldest->mark;
 		}
 		t = t->next;
 	} while (t != runtime->active);
@@ -379,7 +488,10 @@ static void
 take_off(struct onehop_transfer *transfer, const struct onehop_error *failure)
 {
 	uint32_t window = transfer->in_flight[transfer->in_flight_first].window;
-	transfer->in_flight_first = (transfer->in_flight_first + 1) % transfer->device->lane.most;
+	if (transfer->flow.windows[window].mapped)
+		count_pinned(transfer->runtime,
+			     -(int64_t)slot_of(transfer, window)->map_bytes);
+	transfer->in_flight_first = (transfer->in_flight_first + 1) % transfer->in_flight_most;
 	transfer->in_flight_count--;
 	transfer->runtime->in_flight--;
 	copy_ended(transfer, window, failure);
@@ -396,6 +508,9 @@ poll_round(struct onehop_runtime *runtime, struct probe *probes, uint32_t count)
 		probes[i].done = 0;
 		probes[i].status = device->ops->poll(device->handle, probes[i].mark,
 						     &probes[i].done, &probes[i].error);
+		/* A window's pages are let go before the next takes its slot. */
+		if (!probes[i].transfer->gated && (probes[i].done || probes[i].status))
+			unpin_window(probes[i].transfer, probes[i].window);
 	}
 	pthread_mutex_lock(&runtime->lock);
 	for (uint32_t i = 0; i < count; i++) {
@@ -650,9 +765,8 @@ source_give(struct oh_slice_source *base, const struct oh_slice *slice,
 	pending->used = 0;
 	transfer->reading--;
 	name_slow_read(transfer, &pending->slice);
-	const struct oh_window *window = &transfer->flow.windows[pending->slice.window];
-	if (act == OH_FLOW_FREE && window->staged)
-		release_block(transfer, window->block);
+	if (act == OH_FLOW_FREE)
+		release(transfer, &transfer->flow.windows[pending->slice.window]);
 	if (!ok)
 		oh_transfer_stop(transfer, &error);
 	if (act == OH_FLOW_COPY)
@@ -692,7 +806,7 @@ poll_copies(struct onehop_runtime *runtime, const struct source *source)
 			oh_sys.nanosleep(&nap, NULL);
 			pthread_mutex_lock(&runtime->lock);
 		}
-		int slices = source->only ? source->only->flow.takeable > 0 : more_slices(runtime);
+		int slices = source->only ? has_work(source->only) : more_slices(runtime);
 		if (slices || is_over(source))
 			break;
 		count = collect(runtime, probes);
@@ -735,6 +849,26 @@ oh_touch_help(struct onehop_runtime *runtime, struct oh_touch *touch)
 		pthread_cond_wait(&runtime->touched, &runtime->lock);
 }
 
+/* Starts the copies of a mapped window, if there is one. With the lock held. */
+static int
+start_mapped(struct onehop_runtime *runtime, struct onehop_transfer *only)
+{
+	struct onehop_transfer *t = only ? only : runtime->active;
+	uint32_t window;
+	if (!t || !runtime->active)
+		return 0;
+	do {
+		if (t->state == OH_TRANSFER_RUNNING && oh_flow_take_map(&t->flow, &window)) {
+			if (more_slices(runtime))
+				wake_one(runtime);
+			start_copies(t, window);
+			return 1;
+		}
+		t = t->next;
+	} while (!only && t != runtime->active);
+	return 0;
+}
+
 void *
 oh_worker_main(void *argument)
 {
@@ -751,7 +885,7 @@ oh_worker_main(void *argument)
 			continue;
 		}
 		grant(runtime);
-		if (runtime->stop || more_slices(runtime) ||
+		if (runtime->stop || start_mapped(runtime, NULL) || more_slices(runtime) ||
 		    poll_copies(runtime, &source))
 			continue;
 		runtime->idle++;
@@ -792,6 +926,8 @@ oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
 	source.done = done;
 	while (!done(transfer) && (deadline_ns == UINT64_MAX || oh_now_ns() < deadline_ns)) {
 		grant(runtime);
+		if (start_mapped(runtime, transfer))
+			continue;
 		if (transfer->state == OH_TRANSFER_RUNNING && transfer->flow.takeable) {
 			pthread_mutex_unlock(&runtime->lock);
 			oh_storage_local.read(&source.base);

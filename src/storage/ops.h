@@ -58,6 +58,12 @@ struct oh_storage_ops {
 	/* Makes direct reads possible, once; gives the alignment of offset, length and memory that they
 	 * need, 0 if they are refused. Serial with itself for one file. */
 	uint32_t (*direct)(struct oh_storage_file *file);
+	/* Maps a range (its offset a multiple of the page) shared and read-only, without touching it;
+	 * nobody may read through the map with the CPU (a file that shrinks would kill the process).
+	 * unmap undoes it. Any thread. */
+	onehop_status (*map)(const struct oh_storage_file *file, uint64_t offset, uint64_t bytes,
+			     void **map, struct onehop_error *error);
+	void (*unmap)(const struct oh_storage_file *file, void *map, uint64_t bytes);
 	/* An open descriptor of the file, for questions about it; -1 if there is none. */
 	int (*descriptor)(const struct oh_storage_file *file);
 	/* OK if the file is still what open found (device, inode, size, mtime, ctime); FILE_CHANGED

@@ -33,7 +33,7 @@ def the_object_has_every_field_and_no_more():
         same(got["tensors"], [{"name": "a", "dtype": "F32", "shape": [2, 3], "bytes": 24},
                               {"name": "b", "dtype": "U8", "shape": [], "bytes": 1}])
         same((got["format"], got["device"], got["bytes"]), ("safetensors", "host", 25))
-        same(got["routes"], {"buffered": 25, "direct": 0})
+        same(got["routes"], {"buffered": 25, "direct": 0, "mapped": 0})
         same(list(got["phases"]), [f"{name}_ns" for name in PHASES])
         same((got["verified"], got["notes"], len(got["repeats"])), (False, [], 1))
         same(got["repeats"][0]["seconds"], got["seconds"])

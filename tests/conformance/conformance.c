@@ -195,8 +195,11 @@ TEST(a_range_of_any_size_and_offset_lands_byte_for_byte)
 			CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
 			CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
 			CHECK_EQ(c.bytes, sizes[s]);
-			CHECK(c.read_bytes >= sizes[s] && c.read_bytes <= sizes[s] + 2 * whole_pages());
-			CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_BUFFERED] + c.route_bytes[ONEHOP_ROUTE_DIRECT],
+			uint64_t mapped = c.route_bytes[ONEHOP_ROUTE_MAPPED];
+			CHECK(c.read_bytes + mapped >= sizes[s] &&
+			      c.read_bytes + mapped <= sizes[s] + 2 * whole_pages());
+			CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_BUFFERED] +
+					 c.route_bytes[ONEHOP_ROUTE_DIRECT] + mapped,
 				 sizes[s]);
 			CHECK_BYTES(&w);
 			end(&w);
@@ -264,7 +267,8 @@ TEST(thousands_of_small_scattered_destinations_land_through_few_reads)
 	CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
 	CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
 	CHECK_BYTES(&w);
-	CHECK(c.read_bytes >= 500000 && c.read_bytes <= 500000 + 64 * whole_pages());
+	uint64_t taken = c.read_bytes + c.route_bytes[ONEHOP_ROUTE_MAPPED];
+	CHECK(taken >= 500000 && taken <= 500000 + 64 * whole_pages());
 	CHECK(c.copies >= 5000);
 	end(&w);
 }
@@ -605,14 +609,23 @@ TEST(short_reads_lose_nothing)
 
 /* ------------------------------------------------------------------ residency that is not known */
 
-static int slow_ms; /* what a read takes */
+/* Time that passes only in reads. */
+static uint64_t played_ns;
+static uint64_t read_ns; /* that a read takes */
+
+static int
+played_clock(clockid_t clock, struct timespec *now)
+{
+	uint64_t ns = __atomic_load_n(&played_ns, __ATOMIC_RELAXED) + 1;
+	(void)clock;
+	*now = (struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	return 0;
+}
 
 static ssize_t
-slow_pread(int fd, void *buf, size_t bytes, off_t offset)
+timed_pread(int fd, void *buf, size_t bytes, off_t offset)
 {
-	uint64_t until = oh_now_ns() + (uint64_t)slow_ms * 1000000;
-	while (oh_now_ns() < until)
-		sched_yield();
+	__atomic_add_fetch(&played_ns, read_ns, __ATOMIC_RELAXED);
 	return pread(fd, buf, bytes, offset);
 }
 
@@ -657,7 +670,7 @@ TEST(what_may_be_resident_or_not_goes_past_the_page_cache_once_it_reads_at_a_dis
 {
 	if (whole_pages() || getenv("ONEHOP_CACHE"))
 		SKIP("the cache option decides, not residency");
-	for (slow_ms = 0; slow_ms <= 1; slow_ms++) {
+	for (int slow = 0; slow <= 1; slow++) {
 		struct world w;
 		struct onehop_completion c = {.size = sizeof c};
 		real = oh_sys;
@@ -666,7 +679,9 @@ TEST(what_may_be_resident_or_not_goes_past_the_page_cache_once_it_reads_at_a_dis
 		oh_sys.geteuid = another_user;
 		oh_sys.capget = no_capability;
 		oh_sys.faccessat = no_access;
-		oh_sys.pread = slow_ms ? slow_pread : pread;
+		oh_sys.pread = timed_pread;
+		oh_sys.clock_gettime = played_clock;
+		read_ns = slow ? 1000000 : 1000;
 		memset(&w, 0, sizeof w);
 		w.buffer_bytes = 8 * MIB;
 		w.runtime = make_runtime(2, 256 << 10, 64 << 10, 64 << 10);
@@ -683,9 +698,77 @@ TEST(what_may_be_resident_or_not_goes_past_the_page_cache_once_it_reads_at_a_dis
 		oh_sys = real;
 		if (!(c.reasons & ONEHOP_REASON_RESIDENCY_UNKNOWN))
 			SKIP("the file system of %s tells residency to everybody", folder);
-		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_DIRECT] > 0, slow_ms);
+		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_DIRECT] > 0, slow);
 		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_DIRECT] + c.route_bytes[ONEHOP_ROUTE_BUFFERED], 8 * MIB);
 	}
+}
+
+/* ------------------------------------------------------------------ the page cache itself, pinned */
+
+TEST(a_pinned_file_is_copied_from_its_page_cache_without_a_read)
+{
+	struct world w;
+	struct onehop_completion c = {.size = sizeof c};
+	struct onehop_runtime_info info = {.size = sizeof info};
+	real = oh_sys;
+	oh_sys.pread = failing_pread;
+	bad_at = -1;
+	CHECK(begin(&w, "pinned", 3 * MIB + 77, 3 * MIB));
+	onehop_status status = onehop_file_pin(w.file, device, &error);
+	if (on_host()) {
+		CHECK_EQ(status, ONEHOP_UNSUPPORTED);
+		end_gated(&w);
+		return;
+	}
+	CHECK_OK(status);
+	CHECK_OK(onehop_file_pin(w.file, device, &error));
+	CHECK_OK(onehop_runtime_query(w.runtime, &info));
+	CHECK_EQ(info.file_pinned_bytes, 3 * MIB + 77);
+	one_extent(&w, 77, 3 * MIB, 0);
+	CHECK(prepare(&w));
+	__atomic_store_n(&bad_at, bad_reads, __ATOMIC_RELAXED); /* the next read would fail */
+	for (int again = 0; again < 3; again++) {
+		CHECK_OK(onehop_buffer_fill(w.buffer, 0, w.buffer_bytes, 0xA5, &error));
+		CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
+		status = onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error);
+		if (getenv("ONEHOP_CACHE") == NULL && getenv("ONEHOP_ROUTE"))
+			break; /* another route is forced: then the reads fail */
+		CHECK_OK(status);
+		CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_MAPPED], 3 * MIB);
+		CHECK_EQ(c.read_bytes, 0);
+		CHECK_BYTES(&w);
+	}
+	onehop_transfer_destroy(w.transfer);
+	onehop_plan_destroy(w.plan);
+	w.transfer = NULL;
+	w.plan = NULL;
+	onehop_file_unpin(w.file);
+	CHECK_OK(onehop_runtime_query(w.runtime, &info));
+	CHECK_EQ(info.file_pinned_bytes, 0);
+	end_gated(&w);
+}
+
+TEST(on_few_cores_resident_bytes_are_copied_from_pinned_windows_that_are_let_go)
+{
+	struct world w;
+	struct onehop_completion c = {.size = sizeof c};
+	struct onehop_runtime_info info = {.size = sizeof info};
+	if (on_host() || getenv("ONEHOP_CACHE") || getenv("ONEHOP_ROUTE"))
+		SKIP("only for a GPU, and where no option decides the route");
+	CHECK(begin(&w, "mapped", 70 * MIB, 70 * MIB));
+	w.runtime->machine.cores = 2;
+	one_extent(&w, 5, 70 * MIB - 5, 100);
+	w.extents[0].row_bytes -= 100;
+	CHECK(prepare(&w));
+	CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
+	CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, &c, &error));
+	CHECK_BYTES(&w);
+	CHECK_EQ(c.route_bytes[ONEHOP_ROUTE_MAPPED], 70 * MIB - 105);
+	CHECK(c.reasons & ONEHOP_REASON_FEW_CORES);
+	CHECK_OK(onehop_runtime_query(w.runtime, &info));
+	CHECK_EQ(info.pinned_bytes, 0);
+	CHECK(info.pinned_peak_bytes > 0 && info.pinned_peak_bytes <= 65 * MIB);
+	end(&w);
 }
 
 /* ------------------------------------------------------------------ many at once, fork, limits */

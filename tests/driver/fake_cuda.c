@@ -109,6 +109,18 @@ cuDeviceTotalMem_v2(size_t *bytes, oh_cu_device device)
 }
 
 oh_cu_result
+cuDeviceGetAttribute(int *value, unsigned int attribute, oh_cu_device device)
+{
+	ENTER();
+	oh_cu_result code = check_device(device);
+	if (code == OH_CU_SUCCESS && attribute != OH_CU_DEVICE_READ_ONLY_REGISTER)
+		code = OH_CU_ERROR_INVALID_VALUE;
+	if (code == OH_CU_SUCCESS)
+		*value = 1;
+	LEAVE(code);
+}
+
+oh_cu_result
 cuDeviceGetPCIBusId(char *id, int bytes, oh_cu_device device)
 {
 	ENTER();

@@ -8,6 +8,9 @@
  */
 #include "fake.h"
 
+#include <unistd.h>
+#include <sys/uio.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +157,20 @@ is_there(void *memory, size_t bytes)
 	return 1;
 }
 
+/* Pages of a mapped file behind its end are there for mincore, but cannot be pinned. */
+static int
+is_readable(char *memory, size_t bytes)
+{
+	char byte;
+	char *ends[] = {memory, memory + bytes - 1};
+	for (int i = 0; i < 2; i++) {
+		struct iovec here = {&byte, 1}, there = {ends[i], 1};
+		if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) < 0 && errno == EFAULT)
+			return 0;
+	}
+	return 1;
+}
+
 oh_cu_result
 cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
@@ -163,7 +180,8 @@ cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 	if (code != OH_CU_SUCCESS)
 		LEAVE(code);
 	if (!memory || bytes == 0 || flags > 15 ||
-	    fake_device_of((oh_cu_address)(uintptr_t)memory) || !is_there(memory, bytes))
+	    fake_device_of((oh_cu_address)(uintptr_t)memory) || !is_there(memory, bytes) ||
+	    !is_readable(memory, bytes))
 		LEAVE(OH_CU_ERROR_INVALID_VALUE);
 	for (struct fake_registration *r = fake.registrations; r; r = r->next)
 		if (overlaps(r, memory, bytes))

@@ -9,6 +9,7 @@
 #include "random.h"
 
 #define MOST 64
+#define MOST_COPIES 16
 
 static uint8_t
 file_byte(uint64_t offset)
@@ -25,10 +26,11 @@ struct play {
 	uint64_t buffer_bytes;
 	uint8_t *blocks[8];
 	uint32_t block_free[8];
+	int map_used[OH_FLOW_MAPS];
 	uint32_t block_count;
 	struct oh_flow_slice reads[MOST];
 	uint32_t read_count;
-	uint32_t copies[8];
+	uint32_t copies[MOST_COPIES];
 	uint32_t copy_count;
 	uint8_t *arrived;
 	uint64_t arrived_count;
@@ -36,6 +38,7 @@ struct play {
 	uint64_t block_bytes;
 	int short_reads;
 	uint64_t direct_reads;
+	uint64_t mapped;
 	const char *wrong;
 };
 
@@ -103,12 +106,21 @@ do_read(struct play *p, const struct oh_flow_slice *s, uint64_t bytes)
 }
 
 static void
+give_back(struct play *p, uint32_t index)
+{
+	const struct oh_window *window = &p->flow.windows[index];
+	if (window->mapped)
+		p->map_used[window->block] = 0;
+	else if (window->staged)
+		p->block_free[window->block] = 1;
+}
+
+static void
 reap(struct play *p)
 {
 	uint32_t window;
 	while (oh_flow_reap(&p->flow, &window))
-		if (p->flow.windows[window].staged)
-			p->block_free[p->flow.windows[window].block] = 1;
+		give_back(p, window);
 }
 
 static void
@@ -133,8 +145,8 @@ end_read(struct play *p, uint32_t index, struct random *r, int ok)
 	*s = p->reads[--p->read_count];
 	if (act == OH_FLOW_COPY)
 		p->copies[p->copy_count++] = window;
-	else if (act == OH_FLOW_FREE && p->flow.windows[window].staged)
-		p->block_free[p->flow.windows[window].block] = 1;
+	else if (act == OH_FLOW_FREE)
+		give_back(p, window);
 	if (!ok)
 		reap(p);
 }
@@ -143,16 +155,19 @@ static void
 end_copy(struct play *p, uint32_t index, int ok)
 {
 	uint32_t window = p->copies[index], block = p->flow.windows[window].block;
+	int mapped = p->flow.windows[window].mapped;
 	struct oh_flow_copy copies[3];
 	uint64_t piece = UINT64_MAX;
 	uint32_t count;
 	p->copies[index] = p->copies[--p->copy_count];
 	while (ok && (count = oh_flow_copies(&p->flow, window, &piece, copies, 3)))
 		for (uint32_t i = 0; i < count; i++)
-			memcpy(p->buffer + copies[i].buffer_offset,
-			       p->blocks[block] + copies[i].block_offset, copies[i].bytes);
+			for (uint64_t at = 0; at < copies[i].bytes; at++)
+				p->buffer[copies[i].buffer_offset + at] =
+					mapped ? file_byte(copies[i].block_offset + at)
+					       : p->blocks[block][copies[i].block_offset + at];
 	oh_flow_copy_ended(&p->flow, window, ok);
-	p->block_free[block] = 1;
+	give_back(p, window);
 	if (!ok)
 		reap(p);
 }
@@ -162,6 +177,16 @@ open_one(struct play *p)
 {
 	switch (oh_flow_wants(&p->flow)) {
 	case OH_FLOW_WANTS_NOTHING:
+		return 0;
+	case OH_FLOW_WANTS_MAP:
+		for (uint32_t slot = 0; slot < OH_FLOW_MAPS; slot++) {
+			if (p->map_used[slot])
+				continue;
+			p->map_used[slot] = 1;
+			oh_flow_open(&p->flow, 0, slot);
+			return 1;
+		}
+		p->wrong = "a map is wanted and none is free";
 		return 0;
 	case OH_FLOW_WANTS_PLACE:
 		oh_flow_open(&p->flow, 0, 0);
@@ -184,7 +209,15 @@ static int
 one_event(struct play *p, struct random *r)
 {
 	for (int tries = 0; tries < 64; tries++) {
-		switch (random_below(r, 4)) {
+		switch (random_below(r, 5)) {
+		case 4:
+			if (p->copy_count < MOST_COPIES &&
+			    oh_flow_take_map(&p->flow, &p->copies[p->copy_count])) {
+				p->copy_count++;
+				p->mapped++;
+				return 1;
+			}
+			break;
 		case 0:
 			if (open_one(p))
 				return 1;
@@ -227,6 +260,7 @@ run(struct play *p, struct random *r, enum what what, uint64_t n)
 	memset(p->buffer, 0xA5, p->buffer_bytes);
 	for (uint32_t i = 0; i < p->block_count; i++)
 		p->block_free[i] = 1;
+	memset(p->map_used, 0, sizeof p->map_used);
 	while (!oh_flow_ended(&p->flow) || p->read_count || p->copy_count) {
 		if (!struck && p->events >= n) {
 			if (what == CANCEL) {
@@ -281,7 +315,10 @@ play_init(struct play *p, const struct oh_extent *extents, uint64_t count, uint6
 		.forced_route = ONEHOP_AUTO,
 		.cache = ONEHOP_AUTO,
 		.memory_bytes = 1000,
+		.few_cores = r && random_below(r, 2),
 	};
+	if (!addressable)
+		facts.memory.caps |= OH_MEMORY_PINS_FILES;
 	file.residence = NULL;
 	if (r) {
 		file.residence = residence;
@@ -349,7 +386,7 @@ random_extents(struct random *r, struct oh_extent *extents, uint64_t count)
 	return to;
 }
 
-static uint64_t direct_reads; /* of all plays */
+static uint64_t direct_reads, mapped; /* of all plays */
 
 static void
 random_play(uint64_t seed, int short_reads, enum what what)
@@ -380,16 +417,18 @@ random_play(uint64_t seed, int short_reads, enum what what)
 		n += 1 + events / 200;
 	} while (what != RUN && n <= events);
 	direct_reads += p.direct_reads;
+	mapped += p.mapped;
 	play_free(&p);
 }
 
 TEST(every_byte_lands_once_whatever_the_order_of_events)
 {
 	uint64_t seed = random_seed(1);
-	direct_reads = 0;
+	direct_reads = mapped = 0;
 	for (uint64_t i = 0; i < 300 && !test_failed; i++)
 		random_play(seed + i, 0, RUN);
 	CHECK(direct_reads > 1000);
+	CHECK(mapped > 100);
 }
 
 TEST(a_short_read_is_read_on)

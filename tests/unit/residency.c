@@ -17,6 +17,8 @@
 #define GIB (UINT64_C(1) << 30)
 #define PAGE UINT64_C(4096)
 #define FD 5
+/* A question that asks more often has no bound. */
+#define MOST_CALLS 100000
 
 static const struct oh_filesystem ext4 = {.name = "ext4"};
 static const struct oh_filesystem tmpfs = {.name = "tmpfs", .flags = OH_FS_RAM};
@@ -106,7 +108,8 @@ fake_cachestat(int fd, const struct oh_cachestat_range *range, struct oh_cachest
 	world.cachestat_calls++;
 	if (world.cachestat_errno == EPERM && fd == -1)
 		return fail_with(world.stray_errno);
-	if (fd != FD || flags || !range->bytes)
+	if (fd != FD || flags || !range->bytes || range->bytes > 256 * MIB ||
+	    world.cachestat_calls > MOST_CALLS)
 		return fail_with(EDOM);
 	world.ns += 200;
 	if (world.cachestat_errno || range->offset >= world.cachestat_fails_from)
@@ -159,7 +162,8 @@ static int
 fake_mincore(void *at, size_t bytes, unsigned char *pages)
 {
 	world.mincore_calls++;
-	if (world.mincore_errno || bytes != PAGE || (uintptr_t)at % PAGE)
+	if (world.mincore_errno || bytes != PAGE || (uintptr_t)at % PAGE ||
+	    world.mincore_calls > MOST_CALLS)
 		return fail_with(world.mincore_errno ? world.mincore_errno : EDOM);
 	/* The bits above the first have no meaning. */
 	*pages = 0xfe;

@@ -33,6 +33,8 @@ cuda_facts(struct oh_device *device, struct oh_memory_facts *facts)
 	*facts = (struct oh_memory_facts){.alignment = ALIGNMENT, .copy_modulus = COPY_MODULUS};
 	if (atomic_load(&device->way) != OH_CUDA_LOOP)
 		facts->caps |= OH_MEMORY_BATCH_COPY;
+	if (oh_cuda_pins_files(device))
+		facts->caps |= OH_MEMORY_PINS_FILES;
 }
 
 static oh_cu_result
@@ -377,6 +379,7 @@ const struct oh_memory_ops oh_memory_cuda = {
 	.read = oh_cuda_read,
 	.fill = oh_cuda_fill,
 	.pin = oh_cuda_pin,
+	.pin_file = oh_cuda_pin_file,
 	.unpin = oh_cuda_unpin,
 	.alive = oh_cuda_alive,
 	.queue_create = cuda_queue_create,

@@ -51,6 +51,10 @@ onehop_status oh_cuda_fill(struct oh_device *device, uint64_t address, uint64_t 
 			   uint8_t value, struct onehop_error *error);
 onehop_status oh_cuda_pin(struct oh_device *device, void *memory, uint64_t bytes,
 			  struct onehop_error *error);
+onehop_status oh_cuda_pin_file(struct oh_device *device, void *map, uint64_t bytes,
+			       struct onehop_error *error);
+/* Not every GPU's driver pins read-only maps. */
+int oh_cuda_pins_files(struct oh_device *device);
 void oh_cuda_unpin(struct oh_device *device, void *memory, uint64_t bytes);
 
 #endif

@@ -77,6 +77,8 @@ struct CUmemcpyAttributes_st; /* struct oh_cu_copy_attributes */
 
 /* NULL in the table where the driver lacks them. */
 #define OH_CUDA_OPTIONAL(X)                                                                        \
+	X(device_attribute, cuDeviceGetAttribute, , 2000,                                          \
+	  (int *value, unsigned int attribute, oh_cu_device device))                               \
 	X(uuid_v2, cuDeviceGetUuid, _v2, 11040, (struct CUuuid_st *uuid, oh_cu_device device))     \
 	X(uuid, cuDeviceGetUuid, , 9020, (struct CUuuid_st *uuid, oh_cu_device device))            \
 	X(ctx_id, cuCtxGetId, , 12000, (struct CUctx_st *context, unsigned long long *id))         \
@@ -115,6 +117,8 @@ struct oh_cu_copy_attributes {
 enum oh_cu_constant {
 	OH_CU_EVENT_DISABLE_TIMING = 2,
 	OH_CU_HOST_REGISTER_PORTABLE = 1,
+	OH_CU_HOST_REGISTER_READ_ONLY = 8,
+	OH_CU_DEVICE_READ_ONLY_REGISTER = 113,
 	OH_CU_MEMORY_HOST = 1,
 	OH_CU_MEMORY_DEVICE = 2,
 	OH_CU_POINTER_CONTEXT = 1,

@@ -232,20 +232,43 @@ pin_failed(struct oh_device *device, oh_cu_result code, uint64_t bytes, struct o
 	return status;
 }
 
-onehop_status
-oh_cuda_pin(struct oh_device *device, void *memory, uint64_t bytes, struct onehop_error *error)
+static onehop_status
+pin(struct oh_device *device, void *memory, uint64_t bytes, unsigned int flags,
+    struct onehop_error *error)
 {
 	if (bytes == 0)
 		return ONEHOP_OK;
 	onehop_status status = oh_cuda_enter(device, error);
 	if (status != ONEHOP_OK)
 		return status;
-	oh_cu_result code =
-		device->cu->host_register(memory, bytes, OH_CU_HOST_REGISTER_PORTABLE);
+	oh_cu_result code = device->cu->host_register(memory, bytes, flags);
 	if (code != OH_CU_SUCCESS)
 		status = pin_failed(device, code, bytes, error);
 	oh_cuda_leave(device);
 	return status;
+}
+
+onehop_status
+oh_cuda_pin(struct oh_device *device, void *memory, uint64_t bytes, struct onehop_error *error)
+{
+	return pin(device, memory, bytes, OH_CU_HOST_REGISTER_PORTABLE, error);
+}
+
+onehop_status
+oh_cuda_pin_file(struct oh_device *device, void *map, uint64_t bytes, struct onehop_error *error)
+{
+	return pin(device, map, bytes, OH_CU_HOST_REGISTER_PORTABLE | OH_CU_HOST_REGISTER_READ_ONLY,
+		   error);
+}
+
+int
+oh_cuda_pins_files(struct oh_device *device)
+{
+	int value = 0;
+	return device->cu->device_attribute &&
+	       device->cu->device_attribute(&value, OH_CU_DEVICE_READ_ONLY_REGISTER,
+					    device->device) == OH_CU_SUCCESS &&
+	       value;
 }
 
 void

@@ -147,6 +147,15 @@ host_pin(struct oh_device *device, void *memory, uint64_t bytes, struct onehop_e
 	return ONEHOP_OK;
 }
 
+static onehop_status
+host_pin_file(struct oh_device *device, void *map, uint64_t bytes, struct onehop_error *error)
+{
+	(void)device;
+	(void)map;
+	(void)bytes;
+	return oh_fail(error, ONEHOP_UNSUPPORTED, "pages of files are not pinned for host memory");
+}
+
 static void
 host_unpin(struct oh_device *device, void *memory, uint64_t bytes)
 {
@@ -251,6 +260,7 @@ const struct oh_memory_ops oh_memory_host = {
 	.read = host_read,
 	.fill = host_fill,
 	.pin = host_pin,
+	.pin_file = host_pin_file,
 	.unpin = host_unpin,
 	.alive = host_alive,
 	.queue_create = host_queue_create,

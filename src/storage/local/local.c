@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ROW_BYTES 4096u
 #define CHUNK_BYTES 65536u
@@ -127,6 +128,28 @@ local_direct(struct oh_storage_file *file)
 	if (file->direct_fd < 0)
 		file->direct_fd = open_direct(file);
 	return file->direct_fd < 0 ? 0 : PAGE;
+}
+
+static onehop_status
+local_map(const struct oh_storage_file *file, uint64_t offset, uint64_t bytes, void **map,
+	  struct onehop_error *error)
+{
+	void *at = oh_sys.mmap(NULL, bytes, PROT_READ, MAP_SHARED, file->fd, (off_t)offset);
+	if (at == MAP_FAILED)
+		return oh_fail_errno(error, errno, "%s: cannot map %llu bytes at offset %llu",
+				     file->path, (unsigned long long)bytes,
+				     (unsigned long long)offset);
+	/* A child has no use for it. */
+	oh_sys.madvise(at, bytes, MADV_DONTFORK);
+	*map = at;
+	return ONEHOP_OK;
+}
+
+static void
+local_unmap(const struct oh_storage_file *file, void *map, uint64_t bytes)
+{
+	(void)file;
+	oh_sys.munmap(map, bytes);
 }
 
 static int
@@ -277,6 +300,8 @@ const struct oh_storage_ops oh_storage_local = {
 	.close = local_close,
 	.facts = local_facts,
 	.direct = local_direct,
+	.map = local_map,
+	.unmap = local_unmap,
 	.descriptor = local_descriptor,
 	.unchanged = local_unchanged,
 	.read = local_read,
