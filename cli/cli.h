@@ -11,11 +11,12 @@ int cmd_explain(struct out *out, int argc, char **argv);
 int cmd_options(struct out *out, int argc, char **argv);
 int cmd_version(struct out *out, int argc, char **argv);
 int cmd_bench(struct out *out, int argc, char **argv);
+int cmd_prefetch(struct out *out, int argc, char **argv);
 /* One process of bench's: not for people. */
 int cmd_bench_child(struct out *out, int argc, char **argv);
 
 extern const struct usage load_usage, list_usage, explain_usage, options_usage, version_usage,
-	bench_usage;
+	bench_usage, prefetch_usage;
 
 /* Shared pieces of what they print. */
 void print_shape(struct out *out, const struct shape *shape);

@@ -32,6 +32,7 @@ static const struct command commands[] = {
 	{"load", cmd_load, &load_usage},
 	{"list", cmd_list, &list_usage},
 	{"explain", cmd_explain, &explain_usage},
+	{"prefetch", cmd_prefetch, &prefetch_usage},
 	{"bench", cmd_bench, &bench_usage},
 	{"options", cmd_options, &options_usage},
 	{"version", cmd_version, &version_usage},

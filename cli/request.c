@@ -41,6 +41,12 @@ static const struct row rows[OPT_COUNT] = {
 	[OPT_KEEP] = {"keep", NULL, "keep the model, and use one that an earlier run kept"},
 	[OPT_CONCURRENT] = {"concurrent", NULL,
 			    "also two equal loads at once, and 1 MiB begun amid the model"},
+	[OPT_TO] = {"to", "DIR", "copy the files there instead, whole or not at all"},
+	[OPT_FILE_SUMS] = {"checksum", "crc32|sha256",
+			   "of each file in DIR; what was there already is compared too"},
+	[OPT_NO_VERIFY] = {"no-verify", NULL, "do not read the copies back to compare them"},
+	[OPT_FORCE] = {"force", NULL,
+		       "warm more than fits in memory; replace files in DIR that differ"},
 	[OPT_JSON] = {"json", NULL, "print one JSON object"},
 	[OPT_QUIET] = {"quiet", NULL, "no progress bar and no table"},
 	[OPT_OPTION] = {"option", "NAME=VALUE",
@@ -257,7 +263,11 @@ take(struct request *request, enum option_id id, const char *value)
 	case OPT_DIR:
 		request->dir = value;
 		return GO_ON;
+	case OPT_TO:
+		request->to = value;
+		return GO_ON;
 	case OPT_CHECKSUM:
+	case OPT_FILE_SUMS:
 		return take_checksum(request, value);
 	case OPT_OPTION:
 		return take_option(request, value);

@@ -23,6 +23,10 @@ enum option_id {
 	OPT_DIR,
 	OPT_KEEP,
 	OPT_CONCURRENT,
+	OPT_TO,
+	OPT_FILE_SUMS, /* --checksum too, of files */
+	OPT_NO_VERIFY,
+	OPT_FORCE,
 	OPT_JSON,
 	OPT_QUIET,
 	OPT_OPTION,
@@ -54,7 +58,7 @@ struct request {
 	const char *tp_plan;
 	uint64_t repeat, fresh;
 	uint64_t bytes, tensor_bytes;
-	const char *dir;
+	const char *dir, *to;
 	enum checksum checksum;
 	const char **option_texts; /* "NAME=VALUE" as given, for a child process */
 	int option_count;

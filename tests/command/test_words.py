@@ -8,7 +8,7 @@ import subprocess
 from command import ONEHOP, Scratch, environment, run, safetensors, seeded, tensor
 from tap import case, check, holds, run as run_cases, same
 
-COMMANDS = ["load", "list", "explain", "bench", "options", "version"]
+COMMANDS = ["load", "list", "explain", "prefetch", "bench", "options", "version"]
 
 
 def refused(words, code, sentence, **more):
