@@ -223,7 +223,7 @@ oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice)
 	slice->window = index;
 	slice->segment = window->segment;
 	slice->begin = oh_max(window->next, segment->position);
-	slice->end = slice->begin + flow->slice_bytes;
+	slice->end = slice->begin + oh_max(flow->slice_bytes, segment->least_slice);
 	/* Whole pages, so that no two reads touch the same one: positions agree with offsets. */
 	if (segment->route == ONEHOP_ROUTE_DIRECT || segment->may_direct)
 		slice->end = oh_align_down(slice->end, OH_DIRECT_PAGE);

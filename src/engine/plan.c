@@ -254,6 +254,7 @@ open_segment(struct build *build, const struct oh_extent *extent, const struct o
 		.file = extent->file,
 		.offset = extent->offset,
 		.first_piece = plan->piece_count,
+		.least_slice = build->facts->files[extent->file].least_slice,
 		.row_bytes = plain ? 0 : extent->row_bytes,
 		.rows = plain ? 1 : extent->rows,
 		.row_stride = plain ? 0 : extent->row_stride,

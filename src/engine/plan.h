@@ -31,6 +31,7 @@ struct oh_segment {
 	uint64_t row_stride;
 	uint64_t first_piece;
 	uint64_t pieces;
+	uint64_t least_slice;
 	uint32_t file;
 	uint32_t reasons;
 	uint8_t route;

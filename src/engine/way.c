@@ -64,7 +64,7 @@ check_forced_map(const struct oh_extent *extent, const struct oh_plan_facts *fac
 	if (can_map(facts, file, extent))
 		return ONEHOP_OK;
 	oh_fail(error, ONEHOP_NO_ROUTE, "%s: the route mapped is forced, but %s", file->path,
-		!(facts->memory.caps & OH_MEMORY_PINS_FILES) ? "the device does not pin files' pages"
+		!(facts->memory.caps & OH_MEMORY_PINS_FILES) ? "the device does not pin pages of files"
 		: file->is_network ? "it lies on a network file system"
 				   : "rows that do not adjoin cannot be copied from a map");
 	oh_remedy(error, "set route to auto");

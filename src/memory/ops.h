@@ -98,7 +98,8 @@ struct oh_memory_ops {
 	onehop_status (*copy)(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
 			      const struct oh_copy *copies, uint64_t count,
 			      struct onehop_error *error);
-	/* *done is 1 if all copies behind the mark have ended. Does not wait. */
+	/* *done is 1 if all copies behind the mark have ended. Does not wait, unless it fails: then it
+	 * waits for them. */
 	onehop_status (*poll)(struct oh_device *device, struct oh_mark *mark, int *done,
 			      struct onehop_error *error);
 };

@@ -51,7 +51,10 @@ resolve_ring(struct onehop_runtime *runtime)
 	runtime->ring_bytes = options->ring_bytes;
 	runtime->block_bytes = options->block_bytes;
 	if (options->ring_bytes == ONEHOP_AUTO) {
+		/* The ranks of a node share the last-level cache. */
 		runtime->ring_bytes = cache ? oh_min(RING_BYTES, cache) : RING_BYTES;
+		runtime->ring_bytes = oh_align_down(runtime->ring_bytes / options->ranks_per_node,
+						    OH_FLOW_BLOCK_ALIGNMENT);
 		runtime->ring_bytes = oh_max(runtime->ring_bytes, RING_BYTES_LEAST);
 		if (options->block_bytes != ONEHOP_AUTO)
 			runtime->ring_bytes = oh_max(runtime->ring_bytes, 2 * options->block_bytes);

@@ -30,6 +30,8 @@
 /* Rounds without success before the poller sleeps between rounds. */
 #define POLL_SPINS 8
 #define POLL_SLEEP_NS 20000
+/* It sleeps longer and longer, up to a third of what a block of 16 MiB takes on a fast link. */
+#define POLL_SLEEP_MOST_NS 100000
 /* A transfer of more slices wakes all workers when it starts. */
 #define WAKE_ALL_SLICES 8
 /* Reads of unknown residency are judged when they have brought this much: a page cache gives a thread
@@ -795,7 +797,7 @@ static int
 poll_copies(struct onehop_runtime *runtime, const struct source *source)
 {
 	struct probe probes[POLL_BATCH];
-	static const struct timespec nap = {0, POLL_SLEEP_NS};
+	struct timespec nap = {0, POLL_SLEEP_NS};
 	uint32_t count;
 	if (runtime->polling || !(count = collect(runtime, probes)))
 		return 0;
@@ -805,6 +807,8 @@ poll_copies(struct onehop_runtime *runtime, const struct source *source)
 			pthread_mutex_unlock(&runtime->lock);
 			oh_sys.nanosleep(&nap, NULL);
 			pthread_mutex_lock(&runtime->lock);
+			if (nap.tv_nsec < POLL_SLEEP_MOST_NS)
+				nap.tv_nsec += POLL_SLEEP_NS;
 		}
 		int slices = source->only ? has_work(source->only) : more_slices(runtime);
 		if (slices || is_over(source))

@@ -25,6 +25,7 @@ struct oh_queue {
 
 struct oh_mark {
 	struct CUevent_st *event;
+	struct CUstream_st *stream; /* of the copies before it, NULL if there are none */
 };
 
 static void
@@ -322,6 +323,16 @@ give(struct oh_device *device, struct batch *batch, struct CUstream_st *stream)
 	return give_loop(device->cu, batch, stream);
 }
 
+/* Nobody will be told when the copies' source is free again: it is on return. */
+static void
+settle(struct oh_device *device, struct CUstream_st *stream)
+{
+	if (!stream || !oh_cuda_enter_quietly(device))
+		return;
+	device->cu->stream_sync(stream);
+	oh_cuda_leave(device);
+}
+
 static onehop_status
 cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
 	  const struct oh_copy *copies, uint64_t count, struct onehop_error *error)
@@ -330,24 +341,24 @@ cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 	oh_cu_result code = OH_CU_SUCCESS;
 	struct batch batch;
 	onehop_status status = oh_cuda_enter(device, error);
-	if (status != ONEHOP_OK)
-		return status;
-	for (uint64_t at = 0; at < count && code == OH_CU_SUCCESS;) {
+	mark->stream = count ? queue->stream : NULL;
+	for (uint64_t at = 0; at < count && status == ONEHOP_OK && code == OH_CU_SUCCESS;) {
 		at += batch_take(&batch, copies + at, count - at);
 		atomic_store(&queue->used, 1);
 		code = give(device, &batch, queue->stream);
 	}
-	if (code == OH_CU_SUCCESS)
-		code = cu->event_record(mark->event, queue->stream);
-	if (code != OH_CU_SUCCESS) {
-		/* Nobody will be told when the source is free again: it is on return. */
-		if (atomic_load(&queue->used))
-			cu->stream_sync(queue->stream);
+	if (status == ONEHOP_OK) {
+		if (code == OH_CU_SUCCESS)
+			code = cu->event_record(mark->event, queue->stream);
+		oh_cuda_leave(device);
+	}
+	if (code != OH_CU_SUCCESS)
 		status = oh_cuda_fail(cu, error, code, "%llu cop%s to cuda:%u failed",
 				      (unsigned long long)count, count == 1 ? "y" : "ies",
 				      device->ordinal);
-	}
-	oh_cuda_leave(device);
+	/* Copies of an earlier call may come from the same block. */
+	if (status != ONEHOP_OK)
+		settle(device, atomic_load(&queue->used) ? queue->stream : NULL);
 	return status;
 }
 
@@ -355,15 +366,19 @@ static onehop_status
 cuda_poll(struct oh_device *device, struct oh_mark *mark, int *done, struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
+	oh_cu_result code = OH_CU_SUCCESS;
 	onehop_status status = oh_cuda_enter(device, error);
-	if (status != ONEHOP_OK)
-		return status;
-	oh_cu_result code = cu->event_query(mark->event);
-	oh_cuda_leave(device);
+	if (status == ONEHOP_OK) {
+		code = cu->event_query(mark->event);
+		oh_cuda_leave(device);
+	}
 	if (code != OH_CU_SUCCESS && code != OH_CU_ERROR_NOT_READY)
-		return oh_cuda_fail(cu, error, code, "copies to cuda:%u failed", device->ordinal);
-	*done = code == OH_CU_SUCCESS;
-	return ONEHOP_OK;
+		status = oh_cuda_fail(cu, error, code, "copies to cuda:%u failed", device->ordinal);
+	if (status != ONEHOP_OK)
+		settle(device, mark->stream);
+	else
+		*done = code == OH_CU_SUCCESS;
+	return status;
 }
 
 const struct oh_memory_ops oh_memory_cuda = {

@@ -118,10 +118,11 @@ oh_cuda_enter(struct oh_device *device, struct onehop_error *error)
 	return ONEHOP_OK;
 }
 
+/* What is taken down in a context is lost if it cannot be entered: that is tried twice. */
 int
 oh_cuda_enter_quietly(struct oh_device *device)
 {
-	return oh_cuda_enter(device, NULL) == ONEHOP_OK;
+	return oh_cuda_enter(device, NULL) == ONEHOP_OK || oh_cuda_enter(device, NULL) == ONEHOP_OK;
 }
 
 void

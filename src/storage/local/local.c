@@ -248,24 +248,36 @@ read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
 	}
 }
 
-/* The units that the slice lies in. The last read of a file ends where the file does. */
+/* The units that the slice lies in. The last read of a file ends where the file does. A read that falls
+ * short within a unit cannot be continued past the page cache: the rest comes through it. */
 static void
 read_direct(const struct oh_slice *slice, struct oh_slice_result *result)
 {
-	uint64_t lead = slice->offset % PAGE, span = lead + slice->row_bytes;
+	uint64_t lead = slice->offset % PAGE, span = lead + slice->row_bytes, done = 0;
 	uint64_t whole = (span + PAGE - 1) / PAGE * PAGE;
-	int failed;
-	ssize_t got = oh_pread_full(slice->file->direct_fd, (uint8_t *)slice->memory - lead, whole,
-				    (off_t)(slice->offset - lead), &failed);
-	if (got > 0)
-		result->read_bytes += (uint64_t)got;
-	if (got > 0 && (uint64_t)got > lead)
-		result->bytes = oh_min((uint64_t)got - lead, slice->row_bytes);
-	/* What lies behind the slice in its last unit does not matter. */
-	if (!failed || result->bytes == slice->row_bytes)
-		return;
-	result->status = failed == EINVAL && got < 0 ? ONEHOP_NO_ROUTE : ONEHOP_IO;
-	result->os_errno = failed;
+	uint8_t *memory = (uint8_t *)slice->memory - lead;
+	ssize_t got = 0;
+	while (done < span && done % PAGE == 0) {
+		got = oh_sys.pread(slice->file->direct_fd, memory + done, whole - done,
+				   (off_t)(slice->offset - lead + done));
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		done += (uint64_t)got;
+	}
+	int failed = got < 0 ? errno : 0;
+	result->read_bytes += done;
+	if (done > lead)
+		result->bytes = oh_min(done - lead, slice->row_bytes);
+	if (failed) {
+		result->status = failed == EINVAL && !done ? ONEHOP_NO_ROUTE : ONEHOP_IO;
+		result->os_errno = failed;
+	} else if (done < span) {
+		uint64_t have = result->bytes;
+		read_plain(slice, (uint8_t *)slice->memory + have, slice->row_bytes - have,
+			   slice->offset + have, result);
+	}
 }
 
 /* Only advice: pages that are dirty or in use stay. */
