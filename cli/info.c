@@ -207,8 +207,9 @@ version(struct out *out, struct onehop_runtime *runtime, int as_json)
 		   (unsigned long long)found.threads);
 	out_format(out, "%-16s%s usable\n", "memory", size_text(text, found.memory_bytes));
 	out_format(out, "%-16s%s\n", "ring", size_text(text, found.ring_bytes));
-	if (found.l3_bytes)
-		out_format(out, "%-16s%s\n", "L3 cache", size_text(text, found.l3_bytes));
+	out_format(out, "%-16s%s\n", "L3 cache",
+		   found.l3_bytes ? size_text(text, found.l3_bytes)
+				  : "not known: /sys does not tell, so the ring is not fitted to it");
 	print_devices(out, NULL, runtime);
 }
 
