@@ -9,52 +9,18 @@
 
 #include "base/arith.h"
 #include "base/sys.h"
+#include "machine/proc.h"
 
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define TEXT_BYTES 8192
-
-/* Reads a small file as text. Returns 0, or 1 if it cannot be read. */
-static int
-read_text(const char *path, char text[TEXT_BYTES])
-{
-	int failed, fd = oh_sys.open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 1;
-	ssize_t got = oh_pread_full(fd, text, TEXT_BYTES - 1, 0, &failed);
-	oh_sys.close(fd);
-	if (got < 0)
-		return 1;
-	text[got] = '\0';
-	return 0;
-}
-
-/* The number behind a key at the beginning of a line ("MemAvailable:", "inactive_file "). */
-static int
-number_after(const char *text, const char *key, uint64_t *value)
-{
-	size_t length = strlen(key);
-	for (const char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (strncmp(line, key, length) == 0) {
-			*value = strtoull(line + length, NULL, 10);
-			return 0;
-		}
-	}
-	return 1;
-}
 
 /* A file of one number; "max" and the like read as no limit. */
 static int
 read_number(const char *folder, const char *file, uint64_t *value)
 {
-	char path[PATH_MAX + 64], text[TEXT_BYTES], *end;
-	snprintf(path, sizeof path, "%s/%s", folder, file);
-	if (read_text(path, text))
+	char text[OH_PROC_BYTES], *end;
+	if (oh_proc_read_in(folder, file, text))
 		return 1;
 	*value = strtoull(text, &end, 10);
 	return end == text;
@@ -63,13 +29,12 @@ read_number(const char *folder, const char *file, uint64_t *value)
 static uint64_t
 file_pages(const char *folder, const char *active, const char *inactive)
 {
-	char path[PATH_MAX + 64], text[TEXT_BYTES];
+	char text[OH_PROC_BYTES];
 	uint64_t a = 0, b = 0;
-	snprintf(path, sizeof path, "%s/memory.stat", folder);
-	if (read_text(path, text))
+	if (oh_proc_read_in(folder, "memory.stat", text))
 		return 0;
-	number_after(text, active, &a);
-	number_after(text, inactive, &b);
+	oh_proc_number(text, active, &a);
+	oh_proc_number(text, inactive, &b);
 	return a + b;
 }
 
@@ -92,11 +57,11 @@ limit_memory(struct oh_machine *machine, uint64_t max, uint64_t current, uint64_
 static void
 read_v2(struct oh_machine *machine, const char *folder)
 {
-	char path[PATH_MAX], text[TEXT_BYTES];
+	char text[OH_PROC_BYTES];
 	unsigned long long quota, period;
 	uint64_t max, current;
-	snprintf(path, sizeof path, "%s/cpu.max", folder);
-	if (!read_text(path, text) && sscanf(text, "%llu %llu", &quota, &period) == 2)
+	if (!oh_proc_read_in(folder, "cpu.max", text) &&
+	    sscanf(text, "%llu %llu", &quota, &period) == 2)
 		limit_cores(machine, quota, period);
 	if (!read_number(folder, "memory.max", &max) &&
 	    !read_number(folder, "memory.current", &current))
@@ -124,61 +89,16 @@ read_v1_memory(struct oh_machine *machine, const char *folder)
 			     file_pages(folder, "total_active_file ", "total_inactive_file "));
 }
 
-/* Calls visit on the cgroup's folder under root and on each ancestor up to root. */
 static void
-walk(struct oh_machine *machine, const char *root, const char *group,
-     void (*visit)(struct oh_machine *, const char *))
+visit(void *context, enum oh_cgroup kind, const char *folder)
 {
-	char folder[PATH_MAX];
-	size_t base = strlen(root);
-	if (base + strlen(group) >= sizeof folder)
-		return;
-	snprintf(folder, sizeof folder, "%s%s", root, group);
-	for (;;) {
-		visit(machine, folder);
-		char *slash = strrchr(folder + base, '/');
-		if (!slash)
-			return;
-		*slash = '\0';
-	}
-}
-
-/* Does the comma-separated list hold the controller? */
-static int
-holds(const char *list, const char *controller)
-{
-	size_t length = strlen(controller);
-	for (const char *at = list; (at = strstr(at, controller)); at += length)
-		if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length]))
-			return 1;
-	return 0;
-}
-
-/* Lines of /proc/self/cgroup: "0::/group" (v2), "4:cpu,cpuacct:/group" (v1). */
-static void
-read_cgroups(struct oh_machine *machine)
-{
-	char text[TEXT_BYTES], *rest = NULL;
-	if (read_text("/proc/self/cgroup", text))
-		return;
-	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		char *controllers = strchr(line, ':');
-		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-		if (!group)
-			continue;
-		*group++ = '\0';
-		controllers++;
-		if (strcmp(group, "/") == 0)
-			*group = '\0';
-		if (!*controllers) {
-			walk(machine, "/sys/fs/cgroup", group, read_v2);
-			walk(machine, "/sys/fs/cgroup/unified", group, read_v2);
-		}
-		if (holds(controllers, "cpu"))
-			walk(machine, "/sys/fs/cgroup/cpu", group, read_v1_cpu);
-		if (holds(controllers, "memory"))
-			walk(machine, "/sys/fs/cgroup/memory", group, read_v1_memory);
-	}
+	struct oh_machine *machine = context;
+	if (kind == OH_CGROUP_V2)
+		read_v2(machine, folder);
+	else if (kind == OH_CGROUP_V1_CPU)
+		read_v1_cpu(machine, folder);
+	else
+		read_v1_memory(machine, folder);
 }
 
 static uint32_t
@@ -201,9 +121,9 @@ last_level_cache(void)
 {
 	uint64_t most = 0;
 	for (int i = 0; i < 8; i++) {
-		char path[128], text[TEXT_BYTES], *end;
+		char path[128], text[OH_PROC_BYTES], *end;
 		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-		if (read_text(path, text))
+		if (oh_proc_read(path, text))
 			break;
 		uint64_t bytes = strtoull(text, &end, 10);
 		bytes <<= *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
@@ -215,15 +135,15 @@ last_level_cache(void)
 void
 oh_machine_read(struct oh_machine *machine)
 {
-	char text[TEXT_BYTES];
+	char text[OH_PROC_BYTES];
 	uint64_t kib;
 	memset(machine, 0, sizeof *machine);
 	machine->affinity = affinity();
 	machine->l3_bytes = last_level_cache();
 	machine->memory_bytes = UINT64_MAX;
-	if (!read_text("/proc/meminfo", text) && !number_after(text, "MemAvailable:", &kib))
+	if (!oh_proc_read("/proc/meminfo", text) && !oh_proc_number(text, "MemAvailable:", &kib))
 		machine->memory_bytes = kib << 10;
-	read_cgroups(machine);
+	oh_cgroup_each(visit, machine);
 	machine->cores = machine->affinity;
 	if (machine->quota && machine->quota < machine->cores)
 		machine->cores = machine->quota;
