@@ -66,8 +66,9 @@ enum onehop_look { ONEHOP_LOOK_LIST(ONEHOP_LOOK_ENUM) ONEHOP_LOOK_COUNT };
 	X(block_bytes, BYTES, ONEHOP_AUTO, 4096, UINT64_C(1) << 30, 1, "bytes",                    \
 	  "one block of the ring, which is one copy to the device; auto: a quarter of the ring, "  \
 	  "16 MiB at most")                                                                        \
-	X(slice_bytes, BYTES, UINT64_C(512) << 10, 4096, UINT64_C(1) << 30, 0, "bytes",            \
-	  "one read; many threads fill the slices of one block")                                   \
+	X(slice_bytes, BYTES, ONEHOP_AUTO, 4096, UINT64_C(1) << 30, 1, "bytes",                    \
+	  "one read; many threads fill the slices of one block; auto: 512 KiB, but 4 MiB past "    \
+	  "the page cache, and what a network file system asks for")                               \
 	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \
 	  "most staging memory that the runtime may have pinned, all devices together")            \
 	X(route, ROUTE, ONEHOP_AUTO, 0, ONEHOP_ROUTE_COUNT - 1, 1, "route",                        \

@@ -16,7 +16,8 @@ struct oh_file_facts {
 	const uint8_t *residence; /* one enum oh_residence a chunk; NULL: all of it is here */
 	uint64_t chunk_bytes;
 	uint32_t direct_alignment; /* of offset, length and memory for O_DIRECT; 0: it is refused */
-	uint64_t least_slice; /* reads of at least this much run well */
+	uint64_t least_slice;        /* reads of at least this much run well */
+	uint64_t least_direct_slice; /* and past the page cache */
 	int is_network;
 	int pinned; /* all of it is mapped and pinned for the device */
 };

@@ -241,6 +241,7 @@ static int
 open_segment(struct build *build, const struct oh_extent *extent, const struct oh_way *way)
 {
 	struct oh_plan *plan = build->plan;
+	const struct oh_file_facts *file = &build->facts->files[extent->file];
 	if (grow((void **)&plan->segments, plan->segment_count, &build->segment_room,
 		 sizeof *plan->segments))
 		return 1;
@@ -254,7 +255,8 @@ open_segment(struct build *build, const struct oh_extent *extent, const struct o
 		.file = extent->file,
 		.offset = extent->offset,
 		.first_piece = plan->piece_count,
-		.least_slice = build->facts->files[extent->file].least_slice,
+		.least_slice = way->route == ONEHOP_ROUTE_DIRECT ? file->least_direct_slice
+								 : file->least_slice,
 		.row_bytes = plain ? 0 : extent->row_bytes,
 		.rows = plain ? 1 : extent->rows,
 		.row_stride = plain ? 0 : extent->row_stride,

@@ -19,6 +19,8 @@
 /* From here on copying by CPUs is quicker than pinning the page cache piece by piece, which one
  * thread does in turn with the copies: 17 GB/s in all, measured, where a core copies 6 to 8. */
 #define ENOUGH_CORES 3
+/* Least of a read past the page cache: docs/performance.md. */
+#define DIRECT_SLICE_BYTES (UINT64_C(4) << 20)
 
 /* Does it work here? Found out with a page, so that no load has to fail for it. */
 static int
@@ -109,9 +111,11 @@ oh_file_facts_read(struct onehop_plan *plan, uint64_t bytes, uint64_t memory_byt
 		facts[i].pinned = file->pinned_on && file->pinned_on == plan->device;
 		oh_filesystem_read(file->ops->descriptor(file->handle), &system);
 		facts[i].is_network = (system.flags & OH_FS_NETWORK) != 0;
-		/* Each read is a round trip. */
-		if (facts[i].is_network)
-			facts[i].least_slice = system.io_bytes;
+		/* Each read is a round trip, or has no read-ahead. */
+		if (runtime->options.slice_bytes == ONEHOP_AUTO) {
+			facts[i].least_slice = facts[i].is_network ? system.io_bytes : 0;
+			facts[i].least_direct_slice = oh_max(facts[i].least_slice, DIRECT_SLICE_BYTES);
+		}
 		if (direct && system.direct_offset_alignment &&
 		    system.direct_offset_alignment <= OH_DIRECT_PAGE &&
 		    system.direct_memory_alignment <= OH_DIRECT_PAGE) {

@@ -19,6 +19,7 @@
 #define RING_BYTES (UINT64_C(64) << 20)
 #define RING_BYTES_LEAST (UINT64_C(16) << 20)
 #define BLOCK_BYTES (UINT64_C(16) << 20)
+#define SLICE_BYTES (UINT64_C(512) << 10)
 #define MOST_THREADS 31
 #define PATIENCE_NS UINT64_C(5000000000)
 
@@ -62,7 +63,8 @@ resolve_ring(struct onehop_runtime *runtime)
 	if (options->block_bytes == ONEHOP_AUTO)
 		runtime->block_bytes = oh_align_down(oh_min(runtime->ring_bytes / 4, BLOCK_BYTES),
 						     OH_FLOW_BLOCK_ALIGNMENT);
-	runtime->slice_bytes = oh_min(options->slice_bytes, runtime->block_bytes);
+	runtime->slice_bytes = options->slice_bytes == ONEHOP_AUTO ? SLICE_BYTES : options->slice_bytes;
+	runtime->slice_bytes = oh_min(runtime->slice_bytes, runtime->block_bytes);
 }
 
 static onehop_status

@@ -109,10 +109,14 @@ def what_the_kernel_keeps_is_not_asked_for_again_and_not_mapped():
         sparse(os.path.join(folder, "m.safetensors"), "a", 64 << 20)
         with Mount(folder, *CACHED) as mount:
             load(mount, "--device", "cuda:0", env=gpu())
-            mount.control("reset")
-            got = load(mount, "--device", "cuda:0", env=gpu())
-            same([name for name, bytes_ in got["routes"].items() if bytes_], ["buffered"])
-            same(mount.stats()["reads"], 0, "reads")
+            reads = []
+            # The kernel may also let go of some of it.
+            while len(reads) < 5 and 0 not in reads:
+                mount.control("reset")
+                got = load(mount, "--device", "cuda:0", env=gpu())
+                same([name for name, bytes_ in got["routes"].items() if bytes_], ["buffered"])
+                reads.append(mount.stats()["reads"])
+            same(reads[-1], 0, f"reads, {reads}")
 
 
 @case

@@ -173,7 +173,7 @@ TEST(a_value_that_is_none_is_refused_with_the_range)
 		{"threads", "0"}, {"threads", "-1"}, {"threads", "4K"}, {"threads", ""},
 		{"threads", "1025"}, {"threads", "99999999999999999999"}, {"ring_bytes", "64Q"},
 		{"ring_bytes", "64 MiB"}, {"ring_bytes", "18446744073709551615K"},
-		{"ring_bytes", "MiB"}, {"route", "fastest"}, {"slice_bytes", "auto"},
+		{"ring_bytes", "MiB"}, {"route", "fastest"}, {"pinned_limit_bytes", "auto"},
 		{"block_bytes", "0x1000"},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
