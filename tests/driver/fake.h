@@ -171,6 +171,8 @@ oh_cu_result fake_drain(struct CUstream_st *stream);
 void fake_drain_context(struct CUctx_st *context);
 /* Waits until no stream of the device (NULL: of any) moves bytes. */
 void fake_settle(const struct fake_device *device);
+/* What streams were given and have not begun moves nothing. */
+void fake_void(void);
 int fake_source_in_use(const char *start, uint64_t bytes);
 /* Ends a context: its streams stop, its memory and registrations go. */
 void fake_kill(struct CUctx_st *context);

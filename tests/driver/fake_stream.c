@@ -330,6 +330,14 @@ fake_settle(const struct fake_device *device)
 			pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
+void
+fake_void(void)
+{
+	for (struct CUstream_st *s = fake.streams; s; s = s->next)
+		for (struct fake_op *op = s->first; op; op = op->next)
+			op->count = 0;
+}
+
 int
 fake_source_in_use(const char *start, uint64_t bytes)
 {

@@ -44,16 +44,33 @@ check_utf8(const uint8_t *text, uint64_t bytes)
 	}
 }
 
-/* One sentence of one line. */
+/* One line of UTF-8. */
+static inline void
+check_line(const char *text, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		MUST((unsigned char)text[i] >= 0x20);
+	check_utf8((const uint8_t *)text, bytes);
+}
+
+/* One sentence, and what to do about it. */
+static inline void
+check_message(const struct onehop_error *error, onehop_status status)
+{
+	size_t bytes = strnlen(error->message, sizeof error->message);
+	size_t remedy_bytes = strnlen(error->remedy, sizeof error->remedy);
+	MUST(error->status == status);
+	MUST(bytes > 0 && bytes < sizeof error->message && remedy_bytes < sizeof error->remedy);
+	check_line(error->message, bytes);
+	check_line(error->remedy, remedy_bytes);
+}
+
+/* Of data that are wrong. */
 static inline void
 check_error(const struct onehop_error *error, onehop_status status)
 {
-	size_t bytes = strnlen(error->message, sizeof error->message);
-	MUST(status / 100 == 5 && error->status == status);
-	MUST(bytes > 0 && bytes < sizeof error->message);
-	for (size_t i = 0; i < bytes; i++)
-		MUST((unsigned char)error->message[i] >= 0x20);
-	check_utf8((const uint8_t *)error->message, bytes);
+	MUST(status / 100 == 5);
+	check_message(error, status);
 }
 
 /* The dimensions' product is the size. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the fuzzers' seeds: small files, one kind a folder.
 
-usage: make_seeds.py FOLDER       (FOLDER/json, safetensors, gguf, index are written)
+usage: make_seeds.py FOLDER       (FOLDER/json, safetensors, gguf, ... are written)
 """
 
 import os
@@ -143,12 +143,125 @@ INDEX = {
 }
 
 
+def number(value):
+    size = next(i for i in range(4) if value < 1 << (8 << i))
+    return bytes([size]) + value.to_bytes(1 << size, "little")
+
+
+def place(value):
+    """None: where the extent before ends. "+n", "-n": near that. Else a number."""
+    if value is None:
+        return b"\0"
+    if isinstance(value, str):
+        return bytes([64 + int(value) if value[0] == "+" else 128 - int(value)])
+    return b"\xff" + number(value)
+
+
+def extent(offset, to, row_bytes, rows=1, gap=0, file=0, buffer=0, named=False):
+    """rows of row_bytes with gap bytes between them."""
+    how = 2 * file + 16 * buffer + 64 * named + (128 if rows != 1 else 0)
+    strided = number(rows) + number(gap) if rows != 1 else b""
+    return bytes([how]) + place(offset) + place(to) + number(row_bytes) + strided
+
+
+def world(extents, caps=0, modulus=0, forced=0, cache=0, residence=None, few_cores=0, pins_files=0):
+    """forced: 1 buffered, 2 mapped, 3 direct. cache: 1 keep, 2 bypass, 3 drop. residence: how, and two bits a chunk."""
+    raw = bytes([caps + 4 * modulus + 16 * forced + 64 * cache])
+    raw += number(60000) * 2 + b"\0\1" + (number(60000) + b"\2") * 2
+    raw += bytes([(residence is not None) + 2 * few_cores + 4 * pins_files]) + b"".join(residence or [])
+    return raw + bytes([len(extents)]) + b"".join(extents)
+
+
+ONE = [extent(0, 0, 5000)]
+RUN = [extent(0, 0, 3000), extent(None, None, 200), extent(None, None, 9000), extent(None, "+32", 1)]
+GAPS = [extent(8, 0, 100), extent("+60", "+3", 4000, named=True), extent(20000, None, 7000), extent(100, None, 0)]
+ROWS = [extent(16, 0, 24, 40, 72), extent(None, None, 3000, 3, 1), extent(None, None, 64, 20, 0)]
+FILES = [extent(0, 0, 40000, file=2, buffer=1), extent(0, 0, 300, file=1, buffer=2), extent(0, 100, 20000)]
+LARGE = [extent(0, 0, 33000, named=True), extent(33100, 33024, 32000)]
+HERE, AWAY = b"\0" * 5, b"\x55" * 5
+NO_DIRECT = [b"\0"] * 3
+DIRECT = [b"\2"] * 3
+COLD = [b"\3" + AWAY] * 3
+MIXED = [b"\3" + b"\x44\x11\x21\x86\0", b"\7" + AWAY, b"\1" + b"\xaa" * 5]
+SMALL = [extent(97 * i, 64 * ((i * 7) % 24), 60) for i in range(24)]
+PLAN = {
+    "none": world([]),
+    "one": world(ONE),
+    "run": world(RUN, caps=2),
+    "gaps": world(GAPS, caps=1, modulus=1),
+    "rows": world(ROWS, caps=3, modulus=2),
+    "files": world(FILES, modulus=3),
+    "large": world(LARGE, caps=2, modulus=2, forced=1),
+    "small": world(SMALL, caps=3),
+    "overlap": world([extent(0, 0, 100), extent(0, "-1", 100)]),
+    "past": world([extent(59990, 0, 20, file=1)]),
+    "wraps": world([extent(2**55, 2**55, 2**40, 2**40, 2**50)]),
+    "twice": world([extent(0, 0, 100), extent(0, 100, 100), extent(50, 200, 100)]),
+    "cold": world(LARGE + FILES[:2], residence=COLD),
+    "mixed": world(LARGE + [extent(0, 0, 50000, file=1, buffer=1)], residence=MIXED),
+    "bypass": world(GAPS, cache=2, residence=DIRECT),
+    "forced": world(RUN, forced=3, residence=DIRECT),
+    "no-route": world(RUN, forced=3, residence=NO_DIRECT),
+    "no-rows": world(ROWS, forced=3, residence=DIRECT),
+    "drop": world(ROWS, cache=3, residence=COLD),
+    "mapped": world(GAPS, forced=2, pins_files=1),
+    "pinned": world(LARGE, residence=[b"\x0b" + AWAY] * 3, pins_files=1),
+    "few-cores": world(LARGE + ROWS[:1], residence=MIXED, few_cores=1, pins_files=1),
+}
+
+# Low bits: 0 open, 1 take, 2 take a map, 3 read, 4 short read, 5 copy, 7 a fault. The others: which.
+MAP, TAKE, READ, SHORT, COPY = b"\2", b"\1", b"\3", b"\x54", b"\5"
+ROUND = b"\0" + TAKE * 4 + READ * 2 + SHORT + READ * 4 + COPY
+FLOW = {
+    "none": world([]) + number(100) + b"\1",
+    "in-order": world(ONE) + number(1024) + b"\1" + ROUND * 4,
+    "run": world(RUN, caps=2) + number(700) + b"\2" + (b"\0\0" + TAKE * 9 + b"\x2b\x13\3" * 5 + COPY) * 3,
+    "gaps": world(GAPS, caps=1, modulus=1) + number(4096) + b"\3" + ROUND * 3,
+    "rows": world(ROWS, caps=3, modulus=2) + number(999) + b"\0" + ROUND * 4,
+    "files": world(FILES, modulus=3) + number(16383) + b"\2" + ROUND * 3,
+    "cold": world(LARGE + FILES[:2], residence=COLD) + number(5000) + b"\2" + ROUND * 3,
+    "mixed": world(LARGE + [extent(0, 0, 50000, file=1, buffer=1)], residence=MIXED) + number(4096) + b"\3" + ROUND * 3,
+    "bypass": world(GAPS, caps=3, cache=2, residence=DIRECT) + number(4096) + b"\1" + b"\0" + TAKE * 3 + SHORT * 3 + ROUND,
+    "refused": world(LARGE, forced=3, residence=DIRECT) + number(4500) + b"\1" + b"\0" + TAKE * 2 + b"\x4f" + ROUND,
+    "mapped": world(GAPS, forced=2, pins_files=1) + number(100) + b"\1" + (b"\0\0" + MAP * 2 + COPY) * 3,
+    "few-cores": world(LARGE + ROWS[:1], residence=MIXED, few_cores=1, pins_files=1) + number(5000) + b"\1" + (b"\0\0" + MAP + ROUND) * 3,
+    "map-fails": world(GAPS, forced=2, pins_files=1) + number(100) + b"\1" + b"\0\0" + MAP + b"\x27\2",
+    "slow": world(LARGE, residence=[b"\3" + b"\xaa" * 5] * 3) + number(4096) + b"\3\0" + TAKE * 2 + b"\x67" + ROUND * 3,
+    "small": world(SMALL, caps=3) + number(64) + b"\1" + ROUND * 2,
+    "read-fails": world(RUN) + number(1000) + b"\1" + b"\0\0" + TAKE * 6 + READ * 2 + b"\7" + READ * 4,
+    "copy-fails": world(RUN) + number(8192) + b"\1" + b"\0\0" + TAKE * 3 + READ * 2 + b"\x27" + READ * 2,
+    "stopped": world(RUN) + number(1000) + b"\1" + b"\0\0" + TAKE * 6 + READ * 2 + b"\x47" + READ * 4,
+}
+
+
+def options(name, value, variable, config):
+    return "\0".join([name, value, variable, config]).encode()
+
+
+OPTIONS = {
+    "set": options("threads", "7", "", ""),
+    "auto": options("RING_BYTES", "auto", "BLOCK_BYTES=1MiB", "slice_bytes = 64K"),
+    "route": options("route", "buffered", "ROUTE=auto", "route=buffered\n"),
+    "near": options("thread", "1", "THREDS=4", "ring_byte = 64MiB"),
+    "range": options("slice_bytes", "1", "RANKS_PER_NODE=0", "threads = 1025"),
+    "overflow": options("ring_bytes", "18446744073709551616", "RING_BYTES=99999999999999999T", "threads = -1"),
+    "comments": options("threads", " 1", "", "# all\n\n  threads = 3  # three\n\tring_bytes=1G\n"),
+    "no-equals": options("", "", "=", "threads 3\n"),
+    "bytes": options("block_bytes", "4096B", "BLOCK_BYTES=8KiBx", "block_bytes = 0x1000"),
+    "nul": options("", "", "", "threads = 2\0 = 3\n"),
+    "long-line": options("", "", "", "#" + " " * 1022 + "threads = 3\n"),
+    "long": options("x" * 40, "9" * 70, "T" * 300 + "=1", "#" + "x" * 1100 + "\nthreads = 2\n"),
+}
+
+
 def main(argv):
     if len(argv) != 2:
         print(__doc__.strip().splitlines()[2], file=sys.stderr)
         return 2
     safetensors = {n: struct.pack("<Q", size) + text.encode() for n, (size, text) in SAFETENSORS.items()}
-    for kind, seeds in ("json", JSON), ("safetensors", safetensors), ("gguf", GGUF), ("index", INDEX):
+    kinds = {"json": JSON, "safetensors": safetensors, "gguf": GGUF, "index": INDEX, "plan": PLAN, "flow": FLOW,
+             "options": OPTIONS}
+    for kind, seeds in kinds.items():
         os.makedirs(os.path.join(argv[1], kind), exist_ok=True)
         for name, data in seeds.items():
             with open(os.path.join(argv[1], kind, name), "wb") as f:
