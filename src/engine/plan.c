@@ -18,6 +18,8 @@
 
 /* Segments under this size are not worth padding for the copies' modulus. */
 #define WORTH_ALIGNING (UINT64_C(32) << 10)
+/* Leaves room for padding. */
+#define MOST_BYTES (UINT64_C(1) << 62)
 
 static const char *
 label(char shown[OH_SHOWN], const struct oh_extent *extent, uint64_t index)
@@ -57,9 +59,10 @@ check_source(const struct oh_extent *extent, uint64_t index, const struct oh_fil
 	return ONEHOP_OK;
 }
 
+/* Adds the extent's bytes to the plan's, *total: positions of the plan must not overflow. */
 static onehop_status
 check_extent(const struct oh_extent *extent, uint64_t index, const struct oh_plan_facts *facts,
-	     struct onehop_error *error)
+	     uint64_t *total, struct onehop_error *error)
 {
 	char shown[OH_SHOWN];
 	uint64_t bytes, end;
@@ -76,6 +79,12 @@ check_extent(const struct oh_extent *extent, uint64_t index, const struct oh_pla
 			       label(shown, extent, index), (unsigned long long)bytes,
 			       (unsigned long long)extent->buffer_offset,
 			       (unsigned long long)facts->buffers[extent->buffer].bytes);
+	if (oh_add(*total, bytes, total) || *total > MOST_BYTES) {
+		oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%s: with it the plan has over 2^62 bytes",
+			label(shown, extent, index));
+		oh_remedy(error, "make more plans of it");
+		return ONEHOP_INVALID_ARGUMENT;
+	}
 	return check_source(extent, index, &facts->files[extent->file], error);
 }
 
@@ -413,10 +422,10 @@ oh_plan_build(const struct oh_extent *extents, uint64_t count, const struct oh_p
 	struct oh_plan plan = {0};
 	struct build build = {.facts = facts, .plan = &plan};
 	struct order order;
-	uint64_t empty = 0;
+	uint64_t empty = 0, total = 0;
 	onehop_status status = ONEHOP_OK;
 	for (uint64_t i = 0; i < count && !status; i++) {
-		status = check_extent(&extents[i], i, facts, error);
+		status = check_extent(&extents[i], i, facts, &total, error);
 		empty += !status && !oh_extent_bytes(&extents[i]);
 	}
 	if (!status)

@@ -147,6 +147,25 @@ TEST(a_range_that_leaves_its_file_or_buffer_is_refused_by_name)
 	CHECK_EQ(build(&wraps, 1, &gpu), ONEHOP_INVALID_ARGUMENT);
 }
 
+TEST(extents_of_more_than_2_to_the_62_bytes_in_all_are_refused)
+{
+	uint64_t half = UINT64_C(1) << 61;
+	struct oh_file_facts file = {.path = "huge", .storage = {.bytes = half}};
+	struct oh_buffer_facts large[3] = {{.bytes = half}, {.bytes = half}, {.bytes = half}};
+	struct oh_plan_facts huge = host;
+	struct oh_extent e[3] = {range(0, half, 0), range(0, half, 0), range(0, 1, 0)};
+	huge.files = &file;
+	huge.file_count = 1;
+	huge.buffers = large;
+	huge.buffer_count = 3;
+	for (uint32_t i = 0; i < 3; i++)
+		e[i].buffer = i;
+	CHECK_EQ(build(e, 2, &huge), ONEHOP_OK);
+	oh_plan_free(&plan);
+	CHECK_EQ(build(e, 3, &huge), ONEHOP_INVALID_ARGUMENT);
+	CHECK_HOLDS(error.message, "over 2^62 bytes");
+}
+
 TEST(destinations_that_overlap_are_refused_by_both_names)
 {
 	struct oh_extent e[] = {range(0, 100, 50), range(500, 100, 0)};
