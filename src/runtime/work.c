@@ -280,21 +280,30 @@ since_start(const struct onehop_transfer *transfer)
 	return oh_max(oh_now_ns() - transfer->started_ns, 1);
 }
 
+/* What a mapped window holds. */
+static struct oh_map_slot *
+slot_of(struct onehop_transfer *transfer, uint32_t index)
+{
+	const struct oh_window *window = &transfer->flow.windows[index];
+	assert(window->mapped);
+	return &transfer->maps[window->block];
+}
+
 static struct oh_mark *
 mark_of(struct onehop_transfer *transfer, uint32_t index)
 {
 	const struct oh_window *window = &transfer->flow.windows[index];
-	return window->mapped ? transfer->maps[window->block].mark
+	return window->mapped ? slot_of(transfer, index)->mark
 			      : transfer->device->lane.blocks[window->block].mark;
 }
 
 /* The address that the offsets of a window's copies count from: of its block, or of its file. */
 static uint64_t
-base_of(const struct onehop_transfer *transfer, uint32_t index)
+base_of(struct onehop_transfer *transfer, uint32_t index)
 {
 	const struct oh_window *window = &transfer->flow.windows[index];
 	if (window->mapped)
-		return transfer->maps[window->block].base;
+		return slot_of(transfer, index)->base;
 	return (uint64_t)(uintptr_t)transfer->device->lane.blocks[window->block].memory;
 }
 
@@ -305,7 +314,7 @@ pin_window(struct onehop_transfer *transfer, uint32_t index, struct onehop_error
 {
 	struct oh_rt_device *device = transfer->device;
 	struct oh_flow_range range = oh_flow_map_range(&transfer->flow, index);
-	struct oh_map_slot *slot = &transfer->maps[transfer->flow.windows[index].block];
+	struct oh_map_slot *slot = slot_of(transfer, index);
 	struct onehop_file *file = transfer->plan->files[range.file];
 	uint64_t begin = oh_align_down(range.offset, OH_DIRECT_PAGE);
 	uint64_t bytes = range.offset + range.bytes - begin;
@@ -332,10 +341,11 @@ pin_window(struct onehop_transfer *transfer, uint32_t index, struct onehop_error
 static void
 unpin_window(struct onehop_transfer *transfer, uint32_t index)
 {
-	const struct oh_window *window = &transfer->flow.windows[index];
-	if (!window->mapped || !transfer->maps[window->block].map_bytes)
+	if (!transfer->flow.windows[index].mapped)
 		return;
-	const struct oh_map_slot *slot = &transfer->maps[window->block];
+	const struct oh_map_slot *slot = slot_of(transfer, index);
+	if (!slot->map_bytes)
+		return;
 	struct onehop_file *file =
 		transfer->plan->files[oh_flow_map_range(&transfer->flow, index).file];
 	transfer->device->ops->unpin(transfer->device->handle, slot->map, slot->map_bytes);
@@ -390,12 +400,6 @@ count_pinned(struct onehop_runtime *runtime, int64_t bytes)
 {
 	runtime->pinned_bytes += (uint64_t)bytes;
 	runtime->pinned_peak_bytes = oh_max(runtime->pinned_peak_bytes, runtime->pinned_bytes);
-}
-
-static const struct oh_map_slot *
-slot_of(const struct onehop_transfer *transfer, uint32_t window)
-{
-	return &transfer->maps[transfer->flow.windows[window].block];
 }
 
 /* With the lock held; released while the driver is called. */

@@ -248,8 +248,8 @@ read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
 	}
 }
 
-/* The units that the slice lies in. The last read of a file ends where the file does. A read that falls
- * short within a unit cannot be continued past the page cache: the rest comes through it. */
+/* The units that the slice lies in. The last read of a file ends where the file does. A read that
+ * falls short within a unit cannot be continued past the page cache: the rest comes through it. */
 static void
 read_direct(const struct oh_slice *slice, struct oh_slice_result *result)
 {
