@@ -191,8 +191,10 @@ measure_all(struct bench *bench, struct onehop_error *error)
 		status = bench_verify(bench, bench->model.path, error);
 	if (!status)
 		status = bench_verify(bench, bench->small.path, error);
+	pressure_begin(&bench->pressure);
 	if (!status)
 		status = measure_loads(bench, &progress, error);
+	pressure_end(&bench->pressure);
 	progress_end(&progress);
 	return status;
 }

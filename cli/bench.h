@@ -87,6 +87,7 @@ struct bench {
 	struct bench_reads reads;      /* into private buffers; for the host into fresh memory */
 	struct bench_reads kept_reads; /* for the host: into memory that is there */
 	struct bench_series first, again, kept, tiny, pair, amid;
+	struct pressure_span pressure; /* over all loads that are timed */
 };
 
 /* Runs this program again as `onehop bench-child KIND ...` and adds its records to the series. */

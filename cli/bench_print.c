@@ -254,6 +254,7 @@ bench_print(struct out *out, const struct bench *bench)
 		   time_text(median, (uint64_t)tiny.median),
 		   time_text(most, (uint64_t)tiny.most));
 	print_concurrent(out, bench);
+	print_pressure(out, &bench->pressure);
 }
 
 /* ------------------------------------------------------------------------------------------- */
@@ -353,5 +354,6 @@ bench_json(struct out *out, const struct bench *bench)
 		json_spread(&json, "amid_seconds", spread(&bench->amid, ns_of), 1e9, 9);
 		json_close(&json);
 	}
+	json_pressure(&json, &bench->pressure);
 	json_end(&json);
 }

@@ -26,6 +26,23 @@ void json_reasons(struct json *json, uint32_t reasons);
 void json_phases(struct json *json, const struct job_times *times);
 void json_notes(struct json *json, const struct onehop_model *model);
 void print_notes(struct out *out, const struct onehop_model *model);
+/* null, where nothing is known. */
+void json_null(struct json *json, const char *key);
+
+/* What the machine did to a span of time, see onehop/machine.h. */
+struct pressure_span {
+	uint64_t ns;                  /* how long it was; between begin and end, when it began */
+	struct onehop_pressure since; /* between begin and end, the counters at its beginning */
+};
+void pressure_begin(struct pressure_span *span);
+void pressure_end(struct pressure_span *span);
+/* A line each for what is worth saying, with what to do about it; often none. */
+void print_pressure(struct out *out, const struct pressure_span *span);
+void json_pressure(struct json *json, const struct pressure_span *span);
+/* Which of the counters can be read on this machine. */
+void print_pressure_known(struct out *out);
+void json_pressure_known(struct json *json);
+
 /* The label of a table's line, 16 columns wide. */
 void label(struct out *out, const char *text);
 

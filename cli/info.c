@@ -182,6 +182,7 @@ version_json(struct out *out, struct onehop_runtime *runtime,
 	json_number(&json, "ring_bytes", found->ring_bytes);
 	json_number(&json, "memory_bytes", found->memory_bytes);
 	json_number(&json, "l3_bytes", found->l3_bytes);
+	json_pressure_known(&json);
 	json_open(&json, "devices", '[');
 	print_devices(out, &json, runtime);
 	json_close(&json);
@@ -210,6 +211,7 @@ version(struct out *out, struct onehop_runtime *runtime, int as_json)
 	out_format(out, "%-16s%s\n", "L3 cache",
 		   found.l3_bytes ? size_text(text, found.l3_bytes)
 				  : "not known: /sys does not tell, so the ring is not fitted to it");
+	print_pressure_known(out);
 	print_devices(out, NULL, runtime);
 }
 

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define POISON 0xA5
 /* How long one wait may last: how often the bar is drawn and Ctrl-C looked for. */
@@ -72,6 +73,31 @@ lap(struct job *job, uint64_t begin, uint64_t *phase)
 	return took;
 }
 
+static uint64_t
+timeval_ns(struct timeval time)
+{
+	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
+}
+
+static struct job_cpu
+cpu_now(void)
+{
+	struct rusage usage;
+	int failed = getrusage(RUSAGE_SELF, &usage);
+	assert(failed == 0);
+	(void)failed;
+	return (struct job_cpu){timeval_ns(usage.ru_utime), timeval_ns(usage.ru_stime)};
+}
+
+/* Adds what was spent since then to *sum. */
+static void
+cpu_add(struct job_cpu *sum, struct job_cpu then)
+{
+	struct job_cpu now = cpu_now();
+	sum->user += now.user - then.user;
+	sum->system += now.system - then.system;
+}
+
 static onehop_status
 cancelled(struct onehop_error *error)
 {
@@ -100,8 +126,8 @@ select_tensors(struct job *job, struct onehop_error *error)
 	return ONEHOP_OK;
 }
 
-onehop_status
-job_open(struct job *job, const char *path, struct onehop_error *error)
+static onehop_status
+open_model(struct job *job, const char *path, struct onehop_error *error)
 {
 	uint64_t begin = now_ns();
 	onehop_status status = onehop_model_open(job->runtime, path, &job->model, error);
@@ -112,7 +138,16 @@ job_open(struct job *job, const char *path, struct onehop_error *error)
 	uint64_t took = lap(job, begin, NULL);
 	job->times.parse = info.parse_ns < took ? info.parse_ns : took;
 	job->times.open = took - job->times.parse;
-	begin = now_ns();
+	return ONEHOP_OK;
+}
+
+onehop_status
+job_open(struct job *job, const char *path, struct onehop_error *error)
+{
+	onehop_status status = job->model ? ONEHOP_OK : open_model(job, path, error);
+	if (status)
+		return status;
+	uint64_t begin = now_ns();
 	status = select_tensors(job, error);
 	if (status)
 		return status;
@@ -135,8 +170,11 @@ job_allocate(struct job *job, int poison, struct onehop_error *error)
 		return status;
 	job->arena_bytes = bytes;
 	lap(job, begin, &job->times.allocate);
-	if (poison)
+	if (poison) {
+		struct job_cpu before = cpu_now();
 		status = onehop_buffer_fill(job->arena, 0, bytes, POISON, error);
+		cpu_add(&job->aside, before);
+	}
 	return status;
 }
 
@@ -217,16 +255,53 @@ job_load(struct job *job, const char *path, int poison, int quiet, struct onehop
 	return status;
 }
 
+onehop_status
+job_load_measured(struct job *job, const char *path, int poison, int quiet,
+		  struct onehop_error *error)
+{
+	struct job_cpu before = cpu_now(), spent = {0};
+	memset(&job->aside, 0, sizeof job->aside);
+	onehop_status status = job_load(job, path, poison, quiet, error);
+	cpu_add(&spent, before);
+	job->times.cpu.user = spent.user - job->aside.user;
+	job->times.cpu.system = spent.system - job->aside.system;
+	return status;
+}
+
+onehop_status
+job_pin(struct job *job, const char *path, uint64_t *pin_ns, struct onehop_error *error)
+{
+	onehop_status status = job_open(job, path, error);
+	if (!status)
+		status = job_allocate(job, 0, error);
+	if (status)
+		return status;
+	uint64_t begin = now_ns();
+	status = onehop_model_pin(job->model, job->device, error);
+	if (status)
+		return status;
+	*pin_ns = now_ns() - begin;
+	/* Pinning cannot be cut short. */
+	return signals_caught() ? cancelled(error) : ONEHOP_OK;
+}
+
 void
-job_drop_but_arena(struct job *job)
+job_drop_but_model(struct job *job)
 {
 	onehop_transfer_destroy(job->transfer);
 	onehop_plan_destroy(job->plan);
 	onehop_selection_destroy(job->selection);
-	onehop_model_close(job->model);
 	job->transfer = NULL;
 	job->plan = NULL;
 	job->selection = NULL;
+}
+
+void
+job_drop_but_arena(struct job *job)
+{
+	job_drop_but_model(job);
+	onehop_model_unpin(job->model);
+	onehop_model_close(job->model);
 	job->model = NULL;
 }
 

@@ -4,6 +4,11 @@
 
 #include "request.h"
 
+/* CPU time of the process, in nanoseconds. */
+struct job_cpu {
+	uint64_t user, system;
+};
+
 /* Nanoseconds. first_read and what follows are moments since the transfer's start; the others are
  * durations. whole is from before the model was opened to the last byte, less what was done for
  * checks only. */
@@ -11,6 +16,7 @@ struct job_times {
 	uint64_t open, parse, select, allocate, plan, prepare;
 	uint64_t first_read, first_copy, last_read, last_byte;
 	uint64_t whole;
+	struct job_cpu cpu; /* over the whole; job_load_measured() alone fills it */
 };
 
 /* The phases by name, in order; from the JOB_MOMENTS-th on they are moments. */
@@ -38,6 +44,7 @@ struct job {
 	struct onehop_plan_info planned;
 	struct onehop_completion completion;
 	struct job_times times;
+	struct job_cpu aside; /* what checks alone have cost so far */
 };
 
 /* A runtime as the request wants it. */
@@ -51,6 +58,7 @@ void job_begin(struct job *job, struct onehop_runtime *runtime, const char *devi
 	       const struct request *request);
 
 /* The steps, in this order; what a step made before is made anew. Each adds to times. */
+/* The model and the selection; a model that is open already stays (see job_drop_but_model()). */
 onehop_status job_open(struct job *job, const char *path, struct onehop_error *error);
 /* The arena, filled with a byte that stands out if poison is set (not timed). One that is there and
  * of the right size is kept. */
@@ -63,11 +71,22 @@ onehop_status job_move(struct job *job, int quiet, struct onehop_error *error);
 /* All steps. */
 onehop_status job_load(struct job *job, const char *path, int poison, int quiet,
 		       struct onehop_error *error);
+/* The same, and what the process spent on it: two more system calls, outside of the timed part. */
+onehop_status job_load_measured(struct job *job, const char *path, int poison, int quiet,
+				struct onehop_error *error);
 
-/* Gives back all that the steps made; the times stay. */
+/* What comes once, before loads from pinned page cache: the model and its arena, which is the check
+ * that there is room on the device, and then the pinning, which took *pin_ns and is in no sum of
+ * times. job_drop_but_model() goes between the loads that follow. */
+onehop_status job_pin(struct job *job, const char *path, uint64_t *pin_ns,
+		      struct onehop_error *error);
+
+/* Gives back all that the steps made, pinned pages too; the times stay. */
 void job_drop(struct job *job);
 /* All but the arena. */
 void job_drop_but_arena(struct job *job);
+/* All but the arena and the model, pinned as it may be. */
+void job_drop_but_model(struct job *job);
 
 /* What the getters of a model and its selection say; an index that is in range cannot fail. */
 struct onehop_model_info job_model_info(const struct onehop_model *model);

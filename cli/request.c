@@ -28,6 +28,7 @@ static const struct row rows[OPT_COUNT] = {
 	[OPT_TP_UNEVEN] = {"tp-uneven", "refuse|split",
 			   "a dimension that SIZE does not divide (refuse)"},
 	[OPT_REPEAT] = {"repeat", "N", "load N times and give minimum, median and maximum"},
+	[OPT_PIN] = {"pin", NULL, "pin the files' page cache for the GPU once, before the loads"},
 	[OPT_VERIFY] = {"verify", NULL, "compare every byte with an independent read of the file"},
 	[OPT_CHECKSUM] = {"checksum", "crc32|sha256",
 			  "of each tensor's bytes as they sit on the device"},

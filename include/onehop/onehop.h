@@ -7,6 +7,7 @@
 
 #include <onehop/buffer.h>
 #include <onehop/file.h>
+#include <onehop/machine.h>
 #include <onehop/measure.h>
 #include <onehop/model.h>
 #include <onehop/options.h>

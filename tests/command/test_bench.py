@@ -25,7 +25,7 @@ def loads_stand_beside_the_ceilings_of_the_run():
         same((result.code, result.err), (0, ""))
         got = json.loads(result.out)
         same(list(got), ["version", "machine", "model", "ceilings", "first", "again_anew", "again_kept",
-                         "memory", "tiny_seconds", "concurrent"])
+                         "memory", "tiny_seconds", "concurrent", "pressure"])
         model = got["model"]
         same((model["bytes"], model["tensors"], model["verified"]), (8 << 20, 8, True))
         for kind, loads in ("first", 2), ("again_anew", 3), ("again_kept", 3):

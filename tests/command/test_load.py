@@ -9,8 +9,8 @@ from command import (FAULTY, SIZES, Scratch, crc32, environment, loaded, run, sa
                      seeded, sha256, sparse, tensor)
 from tap import case, check, holds, run as run_cases, same
 
-FIELDS = ["path", "device", "format", "tensors", "seconds", "bytes", "gb_per_s", "routes", "reasons",
-          "phases", "peak_pinned_bytes", "repeats", "notes", "verified"]
+FIELDS = ["path", "device", "format", "tensors", "seconds", "bytes", "gb_per_s", "cpu", "routes", "reasons",
+          "phases", "peak_pinned_bytes", "pin", "repeats", "pressure", "notes", "verified"]
 PHASES = ["open", "parse", "select", "allocate", "plan", "prepare", "first_read", "first_copy",
           "last_read", "last_byte"]
 
@@ -35,7 +35,7 @@ def the_object_has_every_field_and_no_more():
         same((got["format"], got["device"], got["bytes"]), ("safetensors", "host", 25))
         same(got["routes"], {"buffered": 25, "direct": 0, "mapped": 0})
         same(list(got["phases"]), [f"{name}_ns" for name in PHASES])
-        same((got["verified"], got["notes"], len(got["repeats"])), (False, [], 1))
+        same((got["verified"], got["notes"], len(got["repeats"]), got["pin"]), (False, [], 1, None))
         same(got["repeats"][0]["seconds"], got["seconds"])
         check(got["seconds"] > 0 and got["phases"]["last_byte_ns"] > 0, got)
 

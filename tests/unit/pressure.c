@@ -3,7 +3,10 @@
 #include "harness.h"
 #include "machine/pressure.h"
 
+#include <onehop/machine.h>
+
 #include <errno.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -160,6 +163,91 @@ TEST(the_counters_of_this_machine_do_not_go_back)
 	CHECK_EQ(since.known, before.known & after.known);
 	if (!before.known)
 		SKIP("no cpu.stat and no PSI here");
+}
+
+/* ------------------------------------------------------------------------------------------- */
+/* The public calls */
+
+TEST(the_public_struct_holds_the_same_counters)
+{
+	static const struct fake_file some[] = {
+		{"/proc/pressure/io", PSI("11", "1")},
+		{"/proc/pressure/memory", PSI("12", "1")},
+		{"/proc/self/cgroup", "0::/a\n"},
+		{"/sys/fs/cgroup/a/cpu.stat", "nr_throttled 13\nthrottled_usec 14\n"},
+		{"/sys/fs/cgroup/a/io.pressure", PSI("15", "1")},
+		{"/sys/fs/cgroup/a/memory.pressure", PSI("16", "1")},
+		{NULL, NULL},
+	};
+	struct oh_sys saved = oh_sys;
+	struct onehop_pressure p = {.size = sizeof p};
+	files = some;
+	oh_sys.open = fake_open;
+	onehop_status status = onehop_machine_pressure(&p);
+	oh_sys = saved;
+	CHECK_EQ(status, ONEHOP_OK);
+	CHECK_EQ(p.size, sizeof p);
+	CHECK_EQ(p.known, ONEHOP_PRESSURE_THROTTLED | ONEHOP_PRESSURE_IO | ONEHOP_PRESSURE_MEMORY |
+				  ONEHOP_PRESSURE_GROUP_IO | ONEHOP_PRESSURE_GROUP_MEMORY);
+	CHECK_EQ(p.io_us, 11);
+	CHECK_EQ(p.memory_us, 12);
+	CHECK_EQ(p.throttled_periods, 13);
+	CHECK_EQ(p.throttled_us, 14);
+	CHECK_EQ(p.group_io_us, 15);
+	CHECK_EQ(p.group_memory_us, 16);
+}
+
+TEST(a_pressure_without_its_size_is_refused)
+{
+	struct onehop_pressure p = {.size = sizeof p}, none = {.size = 0};
+	CHECK_EQ(onehop_machine_pressure(NULL), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure(&none), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure_since(NULL, &p, &p), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure_since(&p, &none, &p), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure_since(&none, &p, &p), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure_since(&p, &p, &none), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_machine_pressure_since(&p, &p, NULL), ONEHOP_INVALID_ARGUMENT);
+}
+
+TEST(the_public_difference_may_take_the_place_of_either_end)
+{
+	struct onehop_pressure before = {.size = sizeof before, .known = 0x1f,
+					 .throttled_periods = 1, .throttled_us = 2, .io_us = 3,
+					 .memory_us = 4, .group_io_us = 5, .group_memory_us = 6};
+	struct onehop_pressure after = {.size = sizeof after, .known = 0x0f,
+					.throttled_periods = 11, .throttled_us = 22, .io_us = 33,
+					.memory_us = 44, .group_io_us = 55, .group_memory_us = 66};
+	struct onehop_pressure first = before, last = after;
+	CHECK_EQ(onehop_machine_pressure_since(&first, &after, &first), ONEHOP_OK);
+	CHECK_EQ(onehop_machine_pressure_since(&before, &last, &last), ONEHOP_OK);
+	CHECK(memcmp(&first, &last, sizeof first) == 0);
+	CHECK_EQ(first.size, sizeof first);
+	CHECK_EQ(first.known, 0x0f);
+	CHECK_EQ(first.throttled_periods, 10);
+	CHECK_EQ(first.throttled_us, 20);
+	CHECK_EQ(first.io_us, 30);
+	CHECK_EQ(first.memory_us, 40);
+	CHECK_EQ(first.group_io_us, 50);
+	CHECK_EQ(first.group_memory_us, 0);
+}
+
+/* A caller that was built when there were fewer fields, with something of his own behind them. */
+TEST(a_shorter_struct_is_filled_as_far_as_it_goes)
+{
+	struct onehop_pressure since, before = {.known = 0x1f};
+	before.size = offsetof(struct onehop_pressure, memory_us);
+	struct onehop_pressure after = before;
+	before.io_us = 1;
+	after.io_us = 8;
+	after.group_io_us = 99;
+	memset(&since, 0xa5, sizeof since);
+	since.size = before.size;
+	CHECK_EQ(onehop_machine_pressure_since(&before, &after, &since), ONEHOP_OK);
+	CHECK_EQ(since.size, offsetof(struct onehop_pressure, memory_us));
+	CHECK_EQ(since.known, ONEHOP_PRESSURE_THROTTLED | ONEHOP_PRESSURE_IO);
+	CHECK_EQ(since.io_us, 7);
+	CHECK_EQ(since.memory_us, UINT64_C(0xa5a5a5a5a5a5a5a5));
+	CHECK_EQ(since.group_memory_us, UINT64_C(0xa5a5a5a5a5a5a5a5));
 }
 
 int
