@@ -81,6 +81,10 @@ ONEHOP_API onehop_status onehop_model_query(const struct onehop_model *model,
 ONEHOP_API onehop_status onehop_model_file_at(const struct onehop_model *model, uint32_t index,
 					      struct onehop_file_info *info);
 
+/* The file itself, for extents of the caller's own: it is the model's and lives with it. NULL past
+ * the end. */
+ONEHOP_API struct onehop_file *onehop_model_file(const struct onehop_model *model, uint32_t index);
+
 /* Tensors in the order of their bytes: file after file, by offset. */
 ONEHOP_API onehop_status onehop_model_at(const struct onehop_model *model, uint64_t index,
 					 struct onehop_tensor *tensor);
@@ -182,6 +186,14 @@ ONEHOP_API onehop_status onehop_selection_query(const struct onehop_selection *s
 						struct onehop_selection_info *info);
 ONEHOP_API onehop_status onehop_selection_at(const struct onehop_selection *selection,
 					     uint64_t index, struct onehop_item *item);
+/* Items [first, first + count), and the tensors that they are of, in one call. Either array may be
+ * NULL. Fill the first element's size: the elements are that far apart, and each gets it as its
+ * size. Nothing is written on failure: OUT_OF_RANGE past the end, INVALID_ARGUMENT for a size that
+ * was not filled. */
+ONEHOP_API onehop_status onehop_selection_read(const struct onehop_selection *selection,
+					       uint64_t first, uint64_t count,
+					       struct onehop_item *items,
+					       struct onehop_tensor *tensors);
 
 /* Where an item goes when the caller has memory of his own for each. */
 struct onehop_destination {

@@ -289,11 +289,16 @@ onehop_runtime_options_set(struct onehop_runtime_options *options, const char *n
 	return set_from(options, row, "options", value, error);
 }
 
-/* Variables with this prefix that are no options. */
+/* Variables with this prefix that are no options: the config file's, and that of the Python package,
+ * which names the library itself. */
 static int
 is_other_variable(const char *name, size_t length)
 {
-	return length == 6 && strncmp(name, "CONFIG", 6) == 0;
+	static const char *const others[] = {"CONFIG", "LIBRARY"};
+	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+		if (strlen(others[i]) == length && memcmp(name, others[i], length) == 0)
+			return 1;
+	return 0;
 }
 
 static onehop_status

@@ -3,6 +3,7 @@
  */
 #include "format/fail.h"
 #include "model/model.h"
+#include "runtime/file.h"
 
 #include <stdlib.h>
 
@@ -39,10 +40,19 @@ onehop_model_pin(struct onehop_model *model, const char *device, struct onehop_e
 	onehop_status status = ONEHOP_OK;
 	if (!model || !device)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "model or device is NULL");
-	for (uint64_t f = 0; f < model->file_count && status == ONEHOP_OK; f++)
+	/* What is pinned already stays so if another file fails: it is marked. */
+	uint8_t *before = calloc(model->file_count + 1, 1);
+	uint64_t f = 0;
+	if (!before)
+		return oh_fail_no_memory(error, model->file_count + 1, "a model's files");
+	for (; f < model->file_count && status == ONEHOP_OK; f++) {
+		before[f] = (uint8_t)oh_file_is_pinned(model->files[f].file);
 		status = onehop_file_pin(model->files[f].file, device, error);
-	if (status != ONEHOP_OK)
-		onehop_model_unpin(model);
+	}
+	while (status != ONEHOP_OK && f-- > 0)
+		if (!before[f])
+			onehop_file_unpin(model->files[f].file);
+	free(before);
 	return status;
 }
 
@@ -77,6 +87,12 @@ onehop_model_file_at(const struct onehop_model *model, uint32_t index,
 		return ONEHOP_OUT_OF_RANGE;
 	onehop_file_query(model->files[index].file, &ours);
 	return oh_give(info, &ours, sizeof ours);
+}
+
+struct onehop_file *
+onehop_model_file(const struct onehop_model *model, uint32_t index)
+{
+	return model && index < model->file_count ? model->files[index].file : NULL;
 }
 
 onehop_status

@@ -231,22 +231,18 @@ onehop_selection_query(const struct onehop_selection *selection, struct onehop_s
 	return oh_give(info, &ours, sizeof ours);
 }
 
-onehop_status
-onehop_selection_at(const struct onehop_selection *selection, uint64_t index,
-		    struct onehop_item *item)
+/* The item as this version describes it. index < count. */
+static struct onehop_item
+describe(const struct onehop_selection *selection, uint64_t index)
 {
-	struct onehop_item ours = {.split_dim = -1};
-	const struct oh_item *from;
-	const struct oh_entry *entry;
-	if (!selection)
-		return ONEHOP_INVALID_ARGUMENT;
-	if (index >= selection->count)
-		return ONEHOP_OUT_OF_RANGE;
-	from = &selection->items[index];
-	entry = oh_model_entry(selection->model, from->tensor);
-	ours.tensor = from->tensor;
-	ours.bytes = entry->bytes;
-	ours.arena_offset = from->place;
+	const struct oh_item *from = &selection->items[index];
+	const struct oh_entry *entry = oh_model_entry(selection->model, from->tensor);
+	struct onehop_item ours = {
+		.split_dim = -1,
+		.tensor = from->tensor,
+		.bytes = entry->bytes,
+		.arena_offset = from->place,
+	};
 	oh_table_shape(oh_model_table(selection->model, from->tensor), entry, ours.shape,
 		       ONEHOP_SHAPE_INLINE);
 	if (from->part) {
@@ -258,5 +254,66 @@ onehop_selection_at(const struct onehop_selection *selection, uint64_t index,
 		if (part->dim < ONEHOP_SHAPE_INLINE)
 			ours.shape[part->dim] = part->extent;
 	}
+	return ours;
+}
+
+onehop_status
+onehop_selection_at(const struct onehop_selection *selection, uint64_t index,
+		    struct onehop_item *item)
+{
+	struct onehop_item ours;
+	if (!selection)
+		return ONEHOP_INVALID_ARGUMENT;
+	if (index >= selection->count)
+		return ONEHOP_OUT_OF_RANGE;
+	ours = describe(selection, index);
 	return oh_give(item, &ours, sizeof ours);
+}
+
+/* The size that the caller filled; the elements of his array are that far apart. 0 for a NULL. */
+static uint32_t
+stride_of(const void *array)
+{
+	uint32_t bytes = 0;
+	if (array)
+		memcpy(&bytes, array, sizeof bytes);
+	return bytes;
+}
+
+/* The element at index, with its size filled. */
+static void *
+element(void *array, uint32_t stride, uint64_t index)
+{
+	char *at = (char *)array + index * stride;
+	memcpy(at, &stride, sizeof stride);
+	return at;
+}
+
+onehop_status
+onehop_selection_read(const struct onehop_selection *selection, uint64_t first, uint64_t count,
+		      struct onehop_item *items, struct onehop_tensor *tensors)
+{
+	/* What oh_give() takes: a size and something after it. */
+	const uint32_t least = 2 * sizeof(uint32_t);
+	uint32_t item_stride, tensor_stride;
+	if (!selection)
+		return ONEHOP_INVALID_ARGUMENT;
+	if (first > selection->count || count > selection->count - first)
+		return ONEHOP_OUT_OF_RANGE;
+	if (!count)
+		return ONEHOP_OK;
+	item_stride = stride_of(items);
+	tensor_stride = stride_of(tensors);
+	if ((items && item_stride < least) || (tensors && tensor_stride < least))
+		return ONEHOP_INVALID_ARGUMENT;
+	for (uint64_t i = 0; i < count; i++) {
+		if (items) {
+			struct onehop_item ours = describe(selection, first + i);
+			oh_give(element(items, item_stride, i), &ours, sizeof ours);
+		}
+		if (tensors)
+			onehop_model_at(selection->model, selection->items[first + i].tensor,
+					element(tensors, tensor_stride, i));
+	}
+	return ONEHOP_OK;
 }

@@ -3,7 +3,9 @@
 
 #include "runtime/internal.h"
 
+#include "base/arith.h"
 #include "base/give.h"
+#include "machine/filesystem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,21 +57,46 @@ onehop_file_query(const struct onehop_file *file, struct onehop_file_info *info)
 	return oh_give(info, &full, sizeof full);
 }
 
-/* Pinned pages cannot be reclaimed: they have to fit. */
+/* Pinned pages cannot be reclaimed: with those of other files they have to fit, though the kernel
+ * still counts them as available. With ring_lock held. */
 static onehop_status
 check_pin_budget(const struct onehop_file *file, struct onehop_error *error)
 {
 	struct oh_machine machine;
+	uint64_t all;
 	oh_machine_read(&machine);
-	if (file->facts.bytes <= machine.memory_bytes)
+	if (!oh_add(file->facts.bytes, file->runtime->file_pinned_bytes, &all) &&
+	    all <= machine.memory_bytes)
 		return ONEHOP_OK;
 	oh_fail(error, ONEHOP_LIMIT,
 		"%s: %llu bytes of it cannot be pinned: %llu bytes of memory are usable (MemAvailable, and "
-		"the limits of the cgroup)",
+		"the limits of the cgroup), and %llu bytes of files are pinned already",
 		file->path, (unsigned long long)file->facts.bytes,
-		(unsigned long long)machine.memory_bytes);
+		(unsigned long long)machine.memory_bytes,
+		(unsigned long long)file->runtime->file_pinned_bytes);
 	oh_remedy(error, "free memory, raise the limit, or load without pinning");
 	return ONEHOP_LIMIT;
+}
+
+/* Pinning reads what is not resident fault by fault, each a round trip on a network. */
+static onehop_status
+check_pin_place(const struct onehop_file *file, const struct oh_rt_device *device,
+		struct onehop_error *error)
+{
+	struct oh_filesystem system;
+	if (!(device->facts.caps & OH_MEMORY_PINS_FILES)) {
+		oh_fail(error, ONEHOP_UNSUPPORTED, "%s: pages of files cannot be pinned for %s",
+			file->path, device->name);
+		oh_remedy(error, "load without pinning");
+		return ONEHOP_UNSUPPORTED;
+	}
+	oh_filesystem_read(file->ops->descriptor(file->handle), &system);
+	if (!(system.flags & OH_FS_NETWORK))
+		return ONEHOP_OK;
+	oh_fail(error, ONEHOP_UNSUPPORTED,
+		"%s: it lies on a network file system, whose pages are not pinned", file->path);
+	oh_remedy(error, "copy it to a local disk with onehop prefetch --to, or load without pinning");
+	return ONEHOP_UNSUPPORTED;
 }
 
 static onehop_status
@@ -81,8 +108,8 @@ pin(struct onehop_file *file, struct oh_rt_device *device, struct onehop_error *
 			       ? ONEHOP_OK
 			       : oh_fail(error, ONEHOP_BUSY, "%s is pinned for %s already", file->path,
 					 file->pinned_on->name);
-	onehop_status status = ONEHOP_OK;
-	if (!file->map)
+	onehop_status status = check_pin_budget(file, error);
+	if (!status && !file->map)
 		status = file->ops->map(file->handle, 0, file->facts.bytes, &file->map, error);
 	if (!status)
 		status = device->ops->pin_file(device->handle, file->map, file->facts.bytes, error);
@@ -103,17 +130,20 @@ onehop_file_pin(struct onehop_file *file, const char *name, struct onehop_error 
 	if (oh_forked(runtime, error))
 		return ONEHOP_FORKED;
 	onehop_status status = oh_device_get(runtime, name, &device, error);
-	if (!status && !(device->facts.caps & OH_MEMORY_PINS_FILES))
-		status = oh_fail(error, ONEHOP_UNSUPPORTED,
-				 "%s: pages of files cannot be pinned for %s", file->path, name);
-	if (!status && file->facts.bytes)
-		status = check_pin_budget(file, error);
+	if (!status)
+		status = check_pin_place(file, device, error);
 	if (status || !file->facts.bytes)
 		return status;
 	pthread_mutex_lock(&runtime->ring_lock);
 	status = pin(file, device, error);
 	pthread_mutex_unlock(&runtime->ring_lock);
 	return status;
+}
+
+int
+oh_file_is_pinned(const struct onehop_file *file)
+{
+	return file->pinned_on != NULL;
 }
 
 void

@@ -9,4 +9,7 @@
 onehop_status oh_file_pread(struct onehop_file *file, void *memory, uint64_t bytes, uint64_t offset,
 			    struct onehop_error *error);
 
+/* Is it pinned by onehop_file_pin()? */
+int oh_file_is_pinned(const struct onehop_file *file);
+
 #endif

@@ -1,6 +1,12 @@
 /* Models through the engine onto the device that TEST_DEVICE names, or into host memory. */
 #include "random_model.h"
 
+#include "base/sys.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
 static const char *
 device(void)
 {
@@ -68,6 +74,82 @@ TEST(a_model_loads_whole)
 	CHECK(model != NULL);
 	check_loaded(model, NULL, 5);
 	onehop_model_close(model);
+}
+
+/* The second row of a matrix, by an extent of the caller's own. */
+TEST(a_models_file_serves_extents_of_the_callers_own)
+{
+	struct onehop_model *model;
+	struct onehop_tensor tensor;
+	struct onehop_buffer *buffer = NULL;
+	struct onehop_plan *plan = NULL;
+	struct onehop_transfer *transfer = NULL;
+	struct onehop_extent extent = {.row_bytes = 4, .rows = 1};
+	char whole[16], row[4];
+	st_one(scratch("rows.safetensors"), "w", 4, 9);
+	model = open_model(scratch("rows.safetensors"));
+	CHECK(model != NULL);
+	tensor = tensor_at(model, 0);
+	CHECK(onehop_model_file(model, 0) != NULL);
+	CHECK(onehop_model_file(model, 1) == NULL && onehop_model_file(NULL, 0) == NULL);
+	CHECK_EQ(onehop_buffer_alloc(runtime(), device(), 4, &buffer, &error), ONEHOP_OK);
+	extent.file = onehop_model_file(model, tensor.file);
+	extent.offset = tensor.offset + 4;
+	extent.buffer = buffer;
+	CHECK_EQ(onehop_plan_create(runtime(), &extent, 1, &plan, &error), ONEHOP_OK);
+	CHECK_EQ(onehop_transfer_prepare(plan, &transfer, &error), ONEHOP_OK);
+	CHECK_EQ(onehop_transfer_start(transfer, NULL, &error), ONEHOP_OK);
+	CHECK_EQ(onehop_transfer_wait(transfer, ONEHOP_FOREVER, NULL, &error), ONEHOP_OK);
+	CHECK_EQ(onehop_buffer_read(buffer, 0, row, 4, &error), ONEHOP_OK);
+	fill(whole, 16, "w", 9);
+	CHECK(memcmp(row, whole + 4, 4) == 0);
+	onehop_transfer_destroy(transfer);
+	onehop_plan_destroy(plan);
+	onehop_buffer_free(buffer);
+	onehop_model_close(model);
+}
+
+/* Maps that may still be made for pinning; then there is no memory for one. */
+static int maps_left;
+
+static void *
+mmap_until(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+	if (fd >= 0 && maps_left-- == 0) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
+	return mmap(at, bytes, prot, flags, fd, offset);
+}
+
+TEST(a_pin_that_fails_leaves_pinned_what_was_before_and_nothing_else)
+{
+	struct onehop_runtime_info info = {.size = sizeof info};
+	struct onehop_file_info file = {.size = sizeof file};
+	struct onehop_model *model;
+	struct oh_sys real = oh_sys;
+	if (strcmp(device(), "host") == 0)
+		SKIP("nothing is pinned for host memory");
+	mkdir(scratch("pins"), 0777);
+	st_one(scratch("pins/a.safetensors"), "a", 1000, 1);
+	st_one(scratch("pins/b.safetensors"), "b", 2000, 2);
+	st_one(scratch("pins/c.safetensors"), "c", 3000, 3);
+	model = open_model(scratch("pins"));
+	CHECK(model != NULL);
+	CHECK_EQ(onehop_file_pin(onehop_model_file(model, 0), device(), &error), ONEHOP_OK);
+	oh_sys.mmap = mmap_until;
+	maps_left = 1;
+	onehop_status status = onehop_model_pin(model, device(), &error);
+	oh_sys = real;
+	CHECK(status != ONEHOP_OK);
+	CHECK_HOLDS(error.message, "c.safetensors");
+	CHECK_EQ(onehop_model_file_at(model, 0, &file), ONEHOP_OK);
+	CHECK_EQ(onehop_runtime_query(runtime(), &info), ONEHOP_OK);
+	CHECK_EQ(info.file_pinned_bytes, file.bytes);
+	CHECK_EQ(onehop_model_pin(model, device(), &error), ONEHOP_OK);
+	onehop_model_close(model);
+	CHECK_EQ(onehop_runtime_query(runtime(), &info), ONEHOP_OK);
+	CHECK_EQ(info.file_pinned_bytes, 0);
 }
 
 TEST(a_model_without_tensors_and_one_without_bytes_load)

@@ -402,6 +402,92 @@ TEST(random_plans_split_any_dimension_and_join_to_the_whole)
 	CHECK(test_failed || refusals > 0);
 }
 
+/* Four items of the llama, one of them split, one by one and in one call. */
+static struct onehop_selection *
+select_split(struct onehop_model *model)
+{
+	struct onehop_tp_rule rule = {"embed.weight", 0};
+	struct onehop_select_options options;
+	struct onehop_selection *selection = NULL;
+	onehop_select_options_init(&options);
+	options.tp_rank = 1;
+	options.tp_size = 2;
+	options.tp_rules = &rule;
+	options.tp_rule_count = 1;
+	onehop_model_select(model, &options, &selection, &error);
+	return selection;
+}
+
+TEST(reading_many_items_gives_what_reading_each_gives)
+{
+	struct onehop_model *model = open_llama();
+	struct onehop_selection *selection = select_split(model);
+	struct onehop_item items[7] = {{.size = sizeof *items}};
+	struct onehop_tensor tensors[7] = {{.size = sizeof *tensors}};
+	CHECK(selection != NULL);
+	CHECK_EQ(onehop_selection_read(selection, 0, 7, items, tensors), ONEHOP_OK);
+	CHECK_EQ(items[0].split_dim, 0);
+	CHECK_EQ(items[0].split_begin, 4);
+	for (uint64_t i = 0; i < 7; i++) {
+		struct onehop_item item = {.size = sizeof item};
+		struct onehop_tensor tensor = {.size = sizeof tensor};
+		onehop_selection_at(selection, i, &item);
+		onehop_model_at(model, item.tensor, &tensor);
+		CHECK(memcmp(&item, &items[i], sizeof item) == 0);
+		CHECK(memcmp(&tensor, &tensors[i], sizeof tensor) == 0);
+	}
+	memset(items, 0, sizeof items);
+	items[0].size = sizeof *items;
+	CHECK_EQ(onehop_selection_read(selection, 6, 2, items, NULL), ONEHOP_OK);
+	CHECK_EQ(items[1].tensor, 7);
+	CHECK_EQ(items[2].size, 0);
+	onehop_selection_destroy(selection);
+	onehop_model_close(model);
+}
+
+TEST(the_first_elements_size_is_the_distance_of_all)
+{
+	struct onehop_model *model = open_llama();
+	struct onehop_selection *selection = select_split(model);
+	/* An older caller's item, which ends behind the tensor's index, and a newer one's tensor. */
+	struct { uint32_t size; int32_t split_dim; uint64_t tensor; } items[3] = {{.size = 16}};
+	struct { struct onehop_tensor tensor; uint64_t more; } tensors[3] = {{{.size = 0}, 0}};
+	tensors[0].tensor.size = sizeof *tensors;
+	tensors[1].more = 5;
+	CHECK(selection != NULL);
+	CHECK_EQ(onehop_selection_read(selection, 1, 3, (struct onehop_item *)items,
+				       &tensors[0].tensor),
+		 ONEHOP_OK);
+	for (uint32_t i = 0; i < 3; i++) {
+		CHECK_EQ(items[i].size, 16);
+		CHECK_EQ(items[i].tensor, i + 1);
+		CHECK_EQ(tensors[i].tensor.size, sizeof *tensors);
+	}
+	CHECK_STR(tensors[2].tensor.name, "layers.1.q.weight");
+	CHECK_EQ(tensors[1].more, 5);
+	onehop_selection_destroy(selection);
+	onehop_model_close(model);
+}
+
+TEST(reading_past_the_end_or_without_a_size_writes_nothing)
+{
+	struct onehop_model *model = open_llama();
+	struct onehop_selection *selection = select_split(model);
+	struct onehop_item items[2] = {{.size = sizeof *items, .bytes = 77}};
+	struct onehop_tensor tensors[2] = {{.size = 0}};
+	CHECK(selection != NULL);
+	CHECK_EQ(onehop_selection_read(selection, 7, 2, items, NULL), ONEHOP_OUT_OF_RANGE);
+	CHECK_EQ(onehop_selection_read(selection, 9, 0, items, NULL), ONEHOP_OUT_OF_RANGE);
+	CHECK_EQ(onehop_selection_read(selection, 1, UINT64_MAX, items, NULL), ONEHOP_OUT_OF_RANGE);
+	CHECK_EQ(onehop_selection_read(selection, 0, 2, items, tensors), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(onehop_selection_read(NULL, 0, 1, items, NULL), ONEHOP_INVALID_ARGUMENT);
+	CHECK_EQ(items[0].bytes, 77);
+	CHECK_EQ(onehop_selection_read(selection, 8, 0, NULL, NULL), ONEHOP_OK);
+	CHECK_EQ(onehop_selection_read(selection, 8, 0, items, tensors), ONEHOP_OK);
+	onehop_selection_destroy(selection);
+	onehop_model_close(model);
+}
+
 int
 main(int argc, char **argv)
 {
