@@ -57,7 +57,8 @@ enum onehop_look { ONEHOP_LOOK_LIST(ONEHOP_LOOK_ENUM) ONEHOP_LOOK_COUNT };
 #define ONEHOP_RUNTIME_OPTIONS(X)                                                                  \
 	X(threads, COUNT, ONEHOP_AUTO, 1, 1024, 1, "threads",                                      \
 	  "worker threads; auto: the usable cores (affinity and cgroup quota) divided by "         \
-	  "ranks_per_node, less the one that waits, at least 1 and at most 31")                    \
+	  "ranks_per_node, less the one that waits, at least 1 and at most 31; for files on a "    \
+	  "network file system 15 over ranks_per_node at least")                                   \
 	X(ranks_per_node, COUNT, 1, 1, 4096, 0, "processes",                                       \
 	  "processes of the same job on this machine, which share cores and cache")                \
 	X(ring_bytes, BYTES, ONEHOP_AUTO, 65536, UINT64_C(1) << 40, 1, "bytes",                    \
@@ -71,6 +72,9 @@ enum onehop_look { ONEHOP_LOOK_LIST(ONEHOP_LOOK_ENUM) ONEHOP_LOOK_COUNT };
 	  "the page cache, and what a network file system asks for")                               \
 	X(pinned_limit_bytes, BYTES, UINT64_C(128) << 20, 65536, UINT64_C(1) << 44, 0, "bytes",    \
 	  "most staging memory that the runtime may have pinned, all devices together")            \
+	X(buffer_limit_bytes, BYTES, ONEHOP_AUTO, 0, UINT64_C(1) << 50, 1, "bytes",                \
+	  "most memory that buffers may take on one device, host memory counting as one; a load "  \
+	  "that needs more fails before it starts; auto: what the device and the cgroup have")     \
 	X(route, ROUTE, ONEHOP_AUTO, 0, ONEHOP_ROUTE_COUNT - 1, 1, "route",                        \
 	  "force one route; a forced route that cannot work is an error")                          \
 	X(cache, CACHE, ONEHOP_AUTO, 0, ONEHOP_CACHE_COUNT - 1, 1, "policy",                             \

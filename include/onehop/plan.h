@@ -49,7 +49,7 @@ struct onehop_extent {
 	X(NO_DIRECT, 6, "its file system does not take O_DIRECT, so it is read through the page "  \
 	  "cache",                                                                                 \
 	  "move it to a file system that does, or set cache to keep")                              \
-	X(ROWS, 7, "it is read in rows, which O_DIRECT does not reach",                            \
+	X(ROWS, 7, "it is read in rows, which neither O_DIRECT nor a pinned file serves",          \
 	  "load whole tensors, or split another dimension")                                        \
 	X(NETWORK, 8, "it lies on a network file system, where O_DIRECT is used only by option",   \
 	  "set route to direct")                                                                   \

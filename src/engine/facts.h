@@ -45,8 +45,9 @@ struct oh_plan_facts {
 /* Gaps between extents that are read over rather than skipped, in a staged segment. */
 #define OH_PLAN_GAP_BYTES UINT64_C(4096)
 
-/* Below this many bytes a destination on average, an addressable device is filled through a staging
- * block too: a read of its own for each would cost more than the copy. */
+/* Below this many bytes a destination on average (or the file's least_slice, if that is more), an
+ * addressable device is filled through a staging block too: a read of its own for each would cost
+ * more than the copy. */
 #define OH_PLAN_IN_PLACE_BYTES (UINT64_C(32) << 10)
 
 #endif

@@ -375,7 +375,8 @@ stage(struct build *build, struct oh_segment *segment)
 	struct oh_plan *plan = build->plan;
 	uint32_t caps = build->facts->memory.caps;
 	uint64_t bytes = piece_bytes(plan, segment);
-	int large = segment->pieces == 1 || bytes / segment->pieces >= OH_PLAN_IN_PLACE_BYTES;
+	uint64_t least = oh_max(build->facts->files[segment->file].least_slice, OH_PLAN_IN_PLACE_BYTES);
+	int large = segment->pieces == 1 || bytes / segment->pieces >= least;
 	segment->staged = segment->route != ONEHOP_ROUTE_MAPPED;
 	if (!(caps & OH_MEMORY_ADDRESSABLE)) {
 		if (segment->pieces > 1 && !(caps & OH_MEMORY_BATCH_COPY))

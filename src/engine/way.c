@@ -190,5 +190,7 @@ oh_way_of(const struct oh_ways *ways, const struct oh_extent *extent, uint64_t o
 		if (facts->cache == ONEHOP_CACHE_BYPASS)
 			go_direct(extent, file, 1, &way);
 	}
+	if (file->pinned && !oh_extent_is_plain(extent))
+		way.reasons |= ONEHOP_REASON_ROWS;
 	return way;
 }

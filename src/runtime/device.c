@@ -198,6 +198,37 @@ check_host_budget(const struct oh_rt_device *device, uint64_t bytes, struct oneh
 	return ONEHOP_NO_MEMORY;
 }
 
+/* Takes bytes out of the device's budget, or fails. */
+static onehop_status
+charge(struct onehop_runtime *runtime, struct oh_rt_device *device, uint64_t bytes,
+       struct onehop_error *error)
+{
+	uint64_t limit = runtime->options.buffer_limit_bytes, all;
+	pthread_mutex_lock(&runtime->lock);
+	uint64_t used = device->buffer_bytes;
+	int fits = !oh_add(used, bytes, &all) && all <= limit;
+	if (fits)
+		device->buffer_bytes = all;
+	pthread_mutex_unlock(&runtime->lock);
+	if (fits)
+		return ONEHOP_OK;
+	oh_fail(error, ONEHOP_LIMIT,
+		"a buffer of %llu bytes on %s does not fit buffer_limit_bytes (%llu, of which %llu are "
+		"used)",
+		(unsigned long long)bytes, device->name, (unsigned long long)limit,
+		(unsigned long long)used);
+	oh_remedy(error, "raise buffer_limit_bytes, free buffers or select fewer tensors");
+	return ONEHOP_LIMIT;
+}
+
+static void
+discharge(const struct onehop_buffer *buffer)
+{
+	pthread_mutex_lock(&buffer->runtime->lock);
+	buffer->device->buffer_bytes -= buffer->bytes;
+	pthread_mutex_unlock(&buffer->runtime->lock);
+}
+
 onehop_status
 onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t bytes,
 		    struct onehop_buffer **out, struct onehop_error *error)
@@ -206,16 +237,22 @@ onehop_buffer_alloc(struct onehop_runtime *runtime, const char *device, uint64_t
 	onehop_status status = make_buffer(runtime, device, bytes, &buffer, error);
 	if (status)
 		return status;
+	status = charge(runtime, buffer->device, bytes, error);
+	if (status)
+		goto free_buffer;
 	status = check_host_budget(buffer->device, bytes, error);
 	if (!status)
 		status = buffer->device->ops->alloc(buffer->device->handle, bytes, &buffer->address, error);
-	if (status) {
-		free(buffer);
-		return status;
-	}
+	if (status)
+		goto discharge;
 	buffer->owned = 1;
 	*out = buffer;
 	return ONEHOP_OK;
+discharge:
+	discharge(buffer);
+free_buffer:
+	free(buffer);
+	return status;
 }
 
 onehop_status
@@ -242,8 +279,10 @@ onehop_buffer_free(struct onehop_buffer *buffer)
 {
 	if (!buffer || oh_forked(buffer->runtime, NULL))
 		return;
-	if (buffer->owned)
+	if (buffer->owned) {
 		buffer->device->ops->free(buffer->device->handle, buffer->address, buffer->bytes);
+		discharge(buffer);
+	}
 	free(buffer);
 }
 

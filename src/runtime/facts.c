@@ -111,6 +111,7 @@ oh_file_facts_read(struct onehop_plan *plan, uint64_t bytes, uint64_t memory_byt
 		facts[i].pinned = file->pinned_on && file->pinned_on == plan->device;
 		oh_filesystem_read(file->ops->descriptor(file->handle), &system);
 		facts[i].is_network = (system.flags & OH_FS_NETWORK) != 0;
+		plan->on_network |= facts[i].is_network;
 		/* Each read is a round trip, or has no read-ahead. */
 		if (runtime->options.slice_bytes == ONEHOP_AUTO) {
 			facts[i].least_slice = facts[i].is_network ? system.io_bytes : 0;

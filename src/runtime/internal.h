@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "engine/flow.h"
+#include "engine/pace.h"
 #include "engine/plan.h"
 #include "machine/machine.h"
 #include "memory/ops.h"
@@ -45,6 +46,8 @@ struct oh_lane {
 	uint32_t most;
 	uint32_t made;
 	uint32_t free_count;
+	uint64_t wanted; /* by all prepared transfers */
+	struct oh_pace pace;
 };
 
 /* A device that the runtime has opened. One whose context has died stays on the list, dead, for
@@ -55,6 +58,7 @@ struct oh_rt_device {
 	struct oh_device *handle;
 	struct oh_memory_facts facts;
 	struct oh_lane lane;
+	uint64_t buffer_bytes; /* of buffers that the runtime allocated on it */
 	uint32_t ordinal;
 	int dead;
 	char name[16];
@@ -88,12 +92,14 @@ struct onehop_plan {
 	uint32_t file_count;
 	uint32_t buffer_count;
 	uint64_t extent_count;
+	int on_network; /* one of its files at least */
 };
 
 /* A window whose copies were given to the device. */
 struct oh_in_flight {
-	uint32_t window;
 	struct oh_mark *mark;
+	uint64_t begun_ns;
+	uint32_t window;
 };
 
 /* What a mapped window needs: a mark, and a map of its own, since the driver does not pin an address
@@ -126,6 +132,7 @@ struct onehop_transfer {
 	uint32_t in_flight_most;
 	uint32_t in_flight_first;
 	uint32_t in_flight_count;
+	uint64_t blocks_wanted;
 	uint32_t blocks_held;
 	uint32_t issuing; /* threads that give copies to the device now */
 	uint32_t reading; /* threads with a slice of it */
@@ -160,6 +167,7 @@ struct onehop_runtime {
 	struct oh_machine machine;
 	pid_t pid;
 	uint64_t threads_most;
+	uint64_t network_threads_most; /* reads of a network file system wait, whatever the cores */
 	uint64_t ring_bytes;
 	uint64_t block_bytes; /* a multiple of OH_FLOW_BLOCK_ALIGNMENT */
 	uint64_t slice_bytes; /* no more than a block */
@@ -167,6 +175,7 @@ struct onehop_runtime {
 	uint32_t thread_count;
 	uint32_t idle; /* workers that wait for work */
 	uint32_t in_flight; /* windows that are being copied and closed gates, of all transfers */
+	uint64_t poll_ns; /* how long the last look at copies in flight went on; 0: nothing ran since */
 	int polling;   /* a thread looks after copies in flight */
 	int stop;
 	struct oh_rt_device *devices;
@@ -181,8 +190,9 @@ struct onehop_runtime {
 /* 1 in a forked child; then *error says so. */
 int oh_forked(const struct onehop_runtime *runtime, struct onehop_error *error);
 
-/* runtime.c: starts workers until there are want, or as many as the options allow. */
-onehop_status oh_workers_start(struct onehop_runtime *runtime, uint64_t want,
+/* runtime.c: starts workers until there are want, or most, if that is fewer. most: threads_most or
+ * network_threads_most. */
+onehop_status oh_workers_start(struct onehop_runtime *runtime, uint64_t want, uint64_t most,
 			       struct onehop_error *error);
 
 /* device.c */
@@ -190,9 +200,11 @@ onehop_status oh_device_get(struct onehop_runtime *runtime, const char *name,
 			    struct oh_rt_device **device, struct onehop_error *error);
 void oh_devices_close(struct onehop_runtime *runtime);
 
-/* lane.c: makes blocks until the lane has want or all that the options allow, one at least. */
+/* lane.c: makes blocks until the lane has as many as all transfers want that reserved some and did
+ * not give up, or all that the options allow, one at least. */
 onehop_status oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device,
 			      uint64_t want, struct onehop_error *error);
+void oh_lane_give_up(struct onehop_runtime *runtime, struct oh_rt_device *device, uint64_t want);
 void oh_lane_close(struct onehop_runtime *runtime, struct oh_rt_device *device);
 /* Host memory fit for copies, huge pages advised, touched by all workers. */
 onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device *device,

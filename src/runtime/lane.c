@@ -178,7 +178,7 @@ oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device, uin
 	onehop_status status = prepare_lane(runtime, device, error);
 	if (status)
 		goto unlock;
-	uint64_t target = oh_min(want, lane->most);
+	uint64_t target = oh_min(lane->wanted + want, lane->most);
 	uint64_t missing = target > lane->made ? target - lane->made : 0;
 	uint64_t used, count = oh_min(missing, budget(runtime, device, &used));
 	if (count)
@@ -192,9 +192,20 @@ oh_lane_reserve(struct onehop_runtime *runtime, struct oh_rt_device *device, uin
 				 (unsigned long long)used);
 		oh_remedy(error, "raise pinned_limit_bytes or lower block_bytes");
 	}
+	if (!status)
+		lane->wanted += want;
 unlock:
 	pthread_mutex_unlock(&runtime->ring_lock);
 	return status;
+}
+
+void
+oh_lane_give_up(struct onehop_runtime *runtime, struct oh_rt_device *device, uint64_t want)
+{
+	pthread_mutex_lock(&runtime->ring_lock);
+	/* The ring of a device that was lost is gone already. */
+	device->lane.wanted -= oh_min(want, device->lane.wanted);
+	pthread_mutex_unlock(&runtime->ring_lock);
 }
 
 void

@@ -87,7 +87,8 @@ onehop_measure_copy(struct onehop_runtime *runtime, const char *name, uint64_t p
 	struct oh_device *handle = m.device->handle;
 	if (m.device->facts.caps & OH_MEMORY_ADDRESSABLE)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%s has no link to measure", name);
-	status = oh_workers_start(runtime, runtime->threads_most, error);
+	status = oh_workers_start(runtime, runtime->threads_most, runtime->threads_most,
+				  error);
 	if (status)
 		return status;
 	m.span = oh_max(REGION_BYTES / piece_bytes, 2) * piece_bytes;

@@ -21,6 +21,7 @@
 #define BLOCK_BYTES (UINT64_C(16) << 20)
 #define SLICE_BYTES (UINT64_C(512) << 10)
 #define MOST_THREADS 31
+#define NETWORK_THREADS 15
 #define PATIENCE_NS UINT64_C(5000000000)
 
 int
@@ -42,6 +43,10 @@ resolve_threads(struct onehop_runtime *runtime)
 	runtime->threads_most = runtime->options.threads;
 	if (runtime->options.threads == ONEHOP_AUTO)
 		runtime->threads_most = oh_min(oh_max(cores - 1, 1), MOST_THREADS);
+	runtime->network_threads_most = runtime->threads_most;
+	if (runtime->options.threads == ONEHOP_AUTO)
+		runtime->network_threads_most =
+			oh_max(runtime->threads_most, oh_max(NETWORK_THREADS / ranks, 1));
 }
 
 static void
@@ -159,17 +164,18 @@ start_one(struct onehop_runtime *runtime)
 }
 
 onehop_status
-oh_workers_start(struct onehop_runtime *runtime, uint64_t want, struct onehop_error *error)
+oh_workers_start(struct onehop_runtime *runtime, uint64_t want, uint64_t most,
+		 struct onehop_error *error)
 {
+	uint64_t room = runtime->network_threads_most;
 	int failed = 0;
 	onehop_status status = ONEHOP_OK;
 	pthread_mutex_lock(&runtime->ring_lock);
 	if (!runtime->threads)
-		runtime->threads = calloc(runtime->threads_most, sizeof *runtime->threads);
+		runtime->threads = calloc(room, sizeof *runtime->threads);
 	if (!runtime->threads)
-		status = oh_fail_no_memory(error, runtime->threads_most * sizeof *runtime->threads,
-					   "the workers");
-	while (!status && !failed && runtime->thread_count < oh_min(want, runtime->threads_most))
+		status = oh_fail_no_memory(error, room * sizeof *runtime->threads, "the workers");
+	while (!status && !failed && runtime->thread_count < oh_min(want, most))
 		failed = start_one(runtime);
 	/* Fewer than wanted will do; none will not. */
 	if (failed && runtime->thread_count == 0) {

@@ -25,18 +25,16 @@ init_cond(pthread_cond_t *cond, struct onehop_error *error)
 
 /* Blocks and workers that the plan can use. */
 static onehop_status
-reserve(struct onehop_plan *plan, struct onehop_error *error)
+reserve(struct onehop_plan *plan, uint64_t *blocks, struct onehop_error *error)
 {
 	struct onehop_runtime *runtime = plan->runtime;
-	uint64_t block = runtime->block_bytes;
+	uint64_t span = plan->plan.staged_span;
 	uint64_t slices = plan->plan.read_bytes / runtime->slice_bytes;
-	onehop_status status = oh_workers_start(runtime, oh_max(slices, 1), error);
+	uint64_t most = plan->on_network ? runtime->network_threads_most : runtime->threads_most;
+	onehop_status status = oh_workers_start(runtime, oh_max(slices, 1), most, error);
+	*blocks = span ? span / runtime->block_bytes + 1 : 0;
 	/* Without a block to make it still makes the queue, which mapped windows use. */
-	if (!status)
-		status = oh_lane_reserve(runtime, plan->device,
-					 plan->plan.staged_span ? plan->plan.staged_span / block + 1 : 0,
-					 error);
-	return status;
+	return status ? status : oh_lane_reserve(runtime, plan->device, *blocks, error);
 }
 
 /* Only plans with mapped segments need them. */
@@ -75,14 +73,18 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 	const struct oh_memory_ops *ops = plan->device->ops;
 	if (oh_forked(runtime, error))
 		return ONEHOP_FORKED;
-	onehop_status status = reserve(plan, error);
+	uint64_t blocks;
+	onehop_status status = reserve(plan, &blocks, error);
 	if (status)
 		return status;
 	uint32_t most = (uint32_t)oh_max(plan->device->lane.most, 1);
 	uint32_t in_flight = most + OH_FLOW_MAPS;
 	struct onehop_transfer *transfer = calloc(1, sizeof *transfer);
-	if (!transfer)
-		return oh_fail_no_memory(error, sizeof *transfer, "a transfer");
+	if (!transfer) {
+		status = oh_fail_no_memory(error, sizeof *transfer, "a transfer");
+		goto give_up;
+	}
+	transfer->blocks_wanted = blocks;
 	transfer->runtime = runtime;
 	transfer->plan = plan;
 	transfer->device = plan->device;
@@ -122,6 +124,8 @@ free_in_flight:
 	free(transfer->in_flight);
 free_transfer:
 	free(transfer);
+give_up:
+	oh_lane_give_up(runtime, plan->device, blocks);
 	return status;
 }
 
@@ -380,6 +384,7 @@ onehop_transfer_destroy(struct onehop_transfer *transfer)
 	transfer->device->ops->mark_destroy(transfer->device->handle, transfer->gate_mark);
 	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->gate_queue);
 	pthread_cond_destroy(&transfer->cond);
+	oh_lane_give_up(runtime, transfer->device, transfer->blocks_wanted);
 	oh_flow_free(&transfer->flow);
 	free(transfer->in_flight);
 	free(transfer);

@@ -27,10 +27,11 @@
 #define COPY_BATCH 256
 /* Transfers whose oldest copy is polled in one round. */
 #define POLL_BATCH 16
-/* Rounds without success before the poller sleeps between rounds. */
+/* Rounds without success before the poller sleeps between rounds: none if the copy before took as
+ * long as the longest sleep. It sleeps a quarter of that at first, then longer and longer, up to a
+ * third of what a block of 16 MiB takes on a fast link. */
 #define POLL_SPINS 8
 #define POLL_SLEEP_NS 20000
-/* It sleeps longer and longer, up to a third of what a block of 16 MiB takes on a fast link. */
 #define POLL_SLEEP_MOST_NS 100000
 /* A transfer of more slices wakes all workers when it starts. */
 #define WAKE_ALL_SLICES 8
@@ -76,6 +77,13 @@ note_served(struct onehop_transfer *transfer)
 	transfer->starved_since_ns = 0;
 }
 
+static int
+has_free_block(const struct oh_lane *lane)
+{
+	uint32_t used = lane->made - lane->free_count;
+	return lane->free_count && used < oh_pace_blocks(&lane->pace, lane->made);
+}
+
 /* The transfer that should get the next free block of its lane. */
 static struct onehop_transfer *
 most_in_need(struct onehop_runtime *runtime)
@@ -85,7 +93,7 @@ most_in_need(struct onehop_runtime *runtime)
 		return NULL;
 	do {
 		if (!t->gated && oh_flow_wants(&t->flow) == OH_FLOW_WANTS_BLOCK) {
-			if (t->device->lane.free_count == 0)
+			if (!has_free_block(&t->device->lane))
 				note_starving(t);
 			else if (!best || t->blocks_held < best->blocks_held)
 				best = t;
@@ -411,6 +419,7 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 	uint64_t count = 0;
 	int mapped = transfer->flow.windows[window].mapped;
 	int at_once = (transfer->device->facts.caps & OH_MEMORY_ADDRESSABLE) != 0;
+	uint64_t begun_ns = oh_now_ns();
 	transfer->issuing++;
 	if (!transfer->completion.first_copy_ns)
 		transfer->completion.first_copy_ns = since_start(transfer);
@@ -433,8 +442,7 @@ start_copies(struct onehop_transfer *transfer, uint32_t window)
 	runtime->in_flight++;
 	if (mapped)
 		count_pinned(runtime, (int64_t)slot_of(transfer, window)->map_bytes);
-	transfer->in_flight[slot].window = window;
-	transfer->in_flight[slot].mark = mark_of(transfer, window);
+	transfer->in_flight[slot] = (struct oh_in_flight){mark_of(transfer, window), begun_ns, window};
 	if (oh_flow_all_read(&transfer->flow) && !transfer->issuing && transfer->waiters)
 		pthread_cond_broadcast(&transfer->cond);
 	if (!runtime->polling)
@@ -493,14 +501,18 @@ open_gate(struct onehop_transfer *transfer, int done, const struct onehop_error 
 static void
 take_off(struct onehop_transfer *transfer, const struct onehop_error *failure)
 {
-	uint32_t window = transfer->in_flight[transfer->in_flight_first].window;
-	if (transfer->flow.windows[window].mapped)
-		count_pinned(transfer->runtime,
-			     -(int64_t)slot_of(transfer, window)->map_bytes);
+	const struct oh_in_flight *oldest = &transfer->in_flight[transfer->in_flight_first];
+	uint32_t index = oldest->window;
+	const struct oh_window *window = &transfer->flow.windows[index];
+	if (window->mapped)
+		count_pinned(transfer->runtime, -(int64_t)slot_of(transfer, index)->map_bytes);
+	else
+		oh_pace_copied(&transfer->device->lane.pace, oldest->begun_ns, oh_now_ns(),
+			       window->end - window->begin);
 	transfer->in_flight_first = (transfer->in_flight_first + 1) % transfer->in_flight_most;
 	transfer->in_flight_count--;
 	transfer->runtime->in_flight--;
-	copy_ended(transfer, window, failure);
+	copy_ended(transfer, index, failure);
 }
 
 /* One round over the copies in flight, the lock held but for the driver's calls. 1 if any ended. */
@@ -801,13 +813,14 @@ static int
 poll_copies(struct onehop_runtime *runtime, const struct source *source)
 {
 	struct probe probes[POLL_BATCH];
-	struct timespec nap = {0, POLL_SLEEP_NS};
-	uint32_t count;
+	uint64_t begun_ns = oh_now_ns(), last_ns = runtime->poll_ns;
+	struct timespec nap = {0, (long)oh_min(oh_max(last_ns / 4, POLL_SLEEP_NS), POLL_SLEEP_MOST_NS)};
+	uint32_t count, spins = last_ns > POLL_SLEEP_MOST_NS ? 0 : POLL_SPINS;
 	if (runtime->polling || !(count = collect(runtime, probes)))
 		return 0;
 	runtime->polling = 1;
 	for (uint32_t round = 0; count && !poll_round(runtime, probes, count); round++) {
-		if (round >= POLL_SPINS) {
+		if (round >= spins) {
 			pthread_mutex_unlock(&runtime->lock);
 			oh_sys.nanosleep(&nap, NULL);
 			pthread_mutex_lock(&runtime->lock);
@@ -819,6 +832,7 @@ poll_copies(struct onehop_runtime *runtime, const struct source *source)
 			break;
 		count = collect(runtime, probes);
 	}
+	runtime->poll_ns = runtime->active ? oh_now_ns() - begun_ns : 0;
 	runtime->polling = 0;
 	return 1;
 }

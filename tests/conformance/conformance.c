@@ -961,6 +961,47 @@ TEST(the_pinned_budget_makes_the_ring_smaller_and_then_refuses)
 	end(&w);
 }
 
+TEST(transfers_that_are_prepared_side_by_side_have_a_block_each)
+{
+	struct world w;
+	struct onehop_transfer *second;
+	struct onehop_runtime_info info = {.size = sizeof info};
+	if (on_host())
+		SKIP("nothing is pinned for host memory");
+	CHECK(begin(&w, "side", MIB, MIB));
+	one_extent(&w, 0, 4096, 0);
+	CHECK(prepare(&w));
+	CHECK_OK(onehop_transfer_prepare(w.plan, &second, &error));
+	CHECK_OK(onehop_runtime_query(w.runtime, &info));
+	CHECK_EQ(info.pinned_bytes, 2 * (64 << 10));
+	onehop_transfer_destroy(second);
+	CHECK_OK(onehop_transfer_prepare(w.plan, &second, &error));
+	CHECK_OK(onehop_runtime_query(w.runtime, &info));
+	CHECK_EQ(info.pinned_bytes, 2 * (64 << 10));
+	onehop_transfer_destroy(second);
+	end(&w);
+}
+
+TEST(buffers_stay_within_their_budget_and_give_it_back)
+{
+	struct onehop_runtime_options options;
+	struct onehop_runtime *runtime;
+	struct onehop_buffer *first, *second;
+	onehop_runtime_options_init(&options);
+	options.buffer_limit_bytes = 3 * MIB;
+	CHECK_OK(onehop_runtime_create(&options, &runtime, &error));
+	CHECK_OK(onehop_buffer_alloc(runtime, device, 2 * MIB, &first, &error));
+	CHECK_EQ(onehop_buffer_alloc(runtime, device, MIB + 1, &second, &error), ONEHOP_LIMIT);
+	CHECK_HOLDS(error.message, "buffer_limit_bytes (3145728, of which 2097152 are used)");
+	CHECK_EQ(onehop_buffer_alloc(runtime, device, UINT64_MAX, &second, &error), ONEHOP_LIMIT);
+	CHECK_OK(onehop_buffer_alloc(runtime, device, MIB, &second, &error));
+	onehop_buffer_free(first);
+	CHECK_OK(onehop_buffer_alloc(runtime, device, 2 * MIB, &first, &error));
+	onehop_buffer_free(first);
+	onehop_buffer_free(second);
+	onehop_runtime_destroy(runtime);
+}
+
 TEST(one_thread_and_one_block_are_enough)
 {
 	struct world w = {.buffer_bytes = 300000};

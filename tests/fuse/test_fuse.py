@@ -39,9 +39,10 @@ def gpu():
     return environment(LD_LIBRARY_PATH=DRIVER)
 
 
-def load(mount, *words, env=None):
+def load(mount, *words, env=None, cores=None):
     """The JSON of a load that has to succeed."""
-    result = run("load", "--json", *words, mount / "m.safetensors", env=env, timeout=50)
+    result = run("load", "--json", *words, mount / "m.safetensors", env=env, timeout=50,
+                 preexec_fn=cores and (lambda: os.sched_setaffinity(0, cores)))
     same((result.code, result.err), (0, ""))
     return json.loads(result.out)
 
@@ -87,6 +88,33 @@ def every_byte_arrives_from_a_slow_server():
                     same([t["crc32"] for t in got["tensors"]], [crc32(t[3]) for t in tensors])
                     # No page is fetched by a fault, and none behind the server's back.
                     same([name for name, bytes_ in got["routes"].items() if bytes_], ["buffered"])
+
+
+@case
+def more_reads_are_under_way_than_there_are_cores():
+    with Scratch() as folder:
+        tensors = [tensor(seeded(), f"large.{i}", "U8", [6 << 20]) for i in range(8)]
+        tensors += [tensor(seeded(), f"small.{i}", "U8", [100000]) for i in range(160)]
+        safetensors(os.path.join(folder, "m.safetensors"), tensors)
+        for device, env in ("host", None), ("cuda:0", gpu()):
+            with Mount(folder) as mount:
+                load(mount, "--device", device, "--verify", env=env,
+                     cores={min(os.sched_getaffinity(0))})
+                got = mount.stats()
+                check(got["most"] >= 12, got)
+                # Small tensors do not cost a request each.
+                check(got["reads"] < 2 * 150, got)
+
+
+@case
+def its_pages_are_not_pinned():
+    with Scratch() as folder:
+        safetensors(os.path.join(folder, "m.safetensors"), mixed(seeded()))
+        with Mount(folder, *CACHED) as mount:
+            result = run("load", "--pin", "--device", "cuda:0", mount / "m.safetensors", env=gpu(),
+                         timeout=50)
+            same((result.code, result.out), (1, ""))
+            holds(result.err, "it lies on a network file system, whose pages are not pinned")
 
 
 @case
