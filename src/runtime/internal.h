@@ -221,18 +221,19 @@ onehop_status oh_file_facts_read(struct onehop_plan *plan, uint64_t bytes, uint6
 				 int few_cores, struct oh_file_facts *facts,
 				 struct onehop_error *error);
 
+/* schedule.c, with the lock held: the transfer is to run, or to end early. */
+void oh_transfer_admit(struct onehop_transfer *transfer);
+void oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *why);
+/* Ends the transfer if nothing of it is left; may release the lock meanwhile. */
+void oh_transfer_check_end(struct onehop_transfer *transfer);
+
 /* work.c */
 void *oh_worker_main(void *runtime);
 /* Works for the transfer until done(transfer) or the deadline (monotonic ns). Called and returns
  * with the lock held; 1 if done. */
 int oh_help(struct onehop_transfer *transfer, uint64_t deadline_ns,
 	    int (*done)(const struct onehop_transfer *));
-/* With the lock held: the transfer is to run, or to end early. */
-void oh_transfer_admit(struct onehop_transfer *transfer);
-void oh_transfer_stop(struct onehop_transfer *transfer, const struct onehop_error *why);
 /* With the lock held: touches the chunks that are left, and waits for those that others have. */
 void oh_touch_help(struct onehop_runtime *runtime, struct oh_touch *touch);
-/* With the lock held: ends the transfer if nothing of it is left; may release the lock meanwhile. */
-void oh_transfer_check_end(struct onehop_transfer *transfer);
 
 #endif
