@@ -127,7 +127,8 @@ stretch_mapped(struct oh_flow *flow, struct oh_window *window)
 {
 	const struct oh_segment *segment = &flow->plan->segments[flow->cursor_segment];
 	uint64_t offset = segment->offset + (window->begin - segment->position);
-	uint64_t limit = oh_align_down(offset + OH_FLOW_MAP_BYTES, OH_DIRECT_PAGE);
+	uint64_t most = segment->pinned ? OH_FLOW_PINNED_BYTES : OH_FLOW_MAP_BYTES;
+	uint64_t limit = oh_align_down(offset + most, OH_DIRECT_PAGE);
 	window->end = oh_min(segment_end(segment), window->begin + (limit - offset));
 	flow->cursor = window->end;
 	if (window->end == segment_end(segment))

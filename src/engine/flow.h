@@ -22,9 +22,11 @@
 
 /* Windows in place that are open at once. */
 #define OH_FLOW_PLACES 16
-/* Mapped windows that are open at once, and their bytes. */
+/* Mapped windows that are open at once, and their bytes; of a file that is pinned whole a window is
+ * larger, since each end costs a thread's attention. */
 #define OH_FLOW_MAPS 4
 #define OH_FLOW_MAP_BYTES (UINT64_C(16) << 20)
+#define OH_FLOW_PINNED_BYTES (UINT64_C(64) << 20)
 /* The first window fills this part of a block, each next one twice as much, so that the first copy
  * starts early. */
 #define OH_FLOW_FIRST_PART 16

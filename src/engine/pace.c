@@ -1,18 +1,10 @@
-/* The rate of copies, and whether it is that of a link of one's own.
- *
- * The queue's busy time is counted: from when a copy was given, or from the end of the one before
- * it, to its end. So a ring that is short of data does not look like a slow link. A false alarm
- * costs nothing: where copies are slow for another reason, half a ring is filled in time too.
+/* The rate of copies, by the queue's busy time: from when a copy was given, or from the end of the
+ * one before it, to its end. So a ring that is short of data does not look like a slow link.
  */
 #include "engine/pace.h"
 
-/* Slower than the best by this is a link that is shared: of one that is not, stretches differ by a
- * fifth at most, and two processes make it two. */
-#define SLOWER 1.7
-/* Ends that were noted late make a stretch look slow and the next one quick: one such stretch must
- * not set the mark, and what set it wrongly is forgotten in time. */
-#define RISE 1.05
-#define FALL 0.999
+/* What has to be covered, beside the block that is being filled. */
+#define COVER_NS 900000.0
 
 void
 oh_pace_copied(struct oh_pace *pace, uint64_t begun_ns, uint64_t ended_ns, uint64_t bytes)
@@ -24,18 +16,17 @@ oh_pace_copied(struct oh_pace *pace, uint64_t begun_ns, uint64_t ended_ns, uint6
 	pace->bytes += bytes;
 	if (pace->bytes < OH_PACE_BYTES || pace->busy_ns == 0)
 		return;
-	double rate = (double)pace->bytes / (double)pace->busy_ns;
-	if (rate > pace->best)
-		pace->best = pace->best > 0 && rate > pace->best * RISE ? pace->best * RISE : rate;
-	else
-		pace->best *= FALL;
-	pace->slow = rate * SLOWER < pace->best;
+	pace->rate = (double)pace->bytes / (double)pace->busy_ns;
 	pace->bytes = pace->busy_ns = 0;
 }
 
 uint32_t
-oh_pace_blocks(const struct oh_pace *pace, uint32_t blocks)
+oh_pace_blocks(const struct oh_pace *pace, uint32_t blocks, uint64_t block_bytes)
 {
-	uint32_t half = (blocks + 1) / 2;
-	return pace->slow && blocks > 2 ? (half > 2 ? half : 2) : blocks;
+	double cover = pace->rate * COVER_NS / (double)block_bytes;
+	if (pace->rate <= 0 || cover >= blocks)
+		return blocks;
+	uint32_t want = 1 + (uint32_t)cover + (cover > (uint32_t)cover);
+	uint32_t least = want > 2 ? want : 2;
+	return least < blocks ? least : blocks;
 }

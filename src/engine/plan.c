@@ -272,6 +272,7 @@ open_segment(struct build *build, const struct oh_extent *extent, const struct o
 		.route = way->route,
 		.drop = way->drop,
 		.may_direct = way->may_direct,
+		.pinned = way->route == ONEHOP_ROUTE_MAPPED && file->pinned,
 		.reasons = way->reasons,
 	};
 	return 0;

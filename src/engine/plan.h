@@ -37,6 +37,7 @@ struct oh_segment {
 	uint8_t route;
 	uint8_t staged;
 	uint8_t drop; /* its pages are dropped behind the read */
+	uint8_t pinned; /* mapped: its file is pinned whole, so that windows cost nothing to open */
 	uint8_t may_direct; /* laid out for O_DIRECT too, in case its first reads are slow */
 };
 

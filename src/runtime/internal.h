@@ -19,6 +19,7 @@
 #include <onehop/onehop.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* Room for the options of the table. */
 #define OH_OPTIONS_MOST 32
@@ -80,6 +81,7 @@ struct onehop_buffer {
 	uint64_t address;
 	uint64_t bytes;
 	int owned;
+	atomic_ulong references; /* the owner's, and one an export */
 };
 
 struct onehop_plan {
@@ -157,6 +159,7 @@ struct oh_touch {
 };
 
 struct onehop_runtime {
+	atomic_ulong references; /* the owner's, and one an export */
 	pthread_mutex_t lock;
 	pthread_mutex_t ring_lock;
 	pthread_cond_t work;
@@ -190,7 +193,10 @@ struct onehop_runtime {
 /* 1 in a forked child; then *error says so. */
 int oh_forked(const struct onehop_runtime *runtime, struct onehop_error *error);
 
-/* runtime.c: starts workers until there are want, or most, if that is fewer. most: threads_most or
+/* runtime.c: the last reference closes the devices. */
+void oh_runtime_hold(struct onehop_runtime *runtime);
+void oh_runtime_drop(struct onehop_runtime *runtime);
+/* Starts workers until there are want, or most, if that is fewer. most: threads_most or
  * network_threads_most. */
 onehop_status oh_workers_start(struct onehop_runtime *runtime, uint64_t want, uint64_t most,
 			       struct onehop_error *error);
@@ -198,7 +204,14 @@ onehop_status oh_workers_start(struct onehop_runtime *runtime, uint64_t want, ui
 /* device.c */
 onehop_status oh_device_get(struct onehop_runtime *runtime, const char *name,
 			    struct oh_rt_device **device, struct onehop_error *error);
+/* Gives back the rings; the devices stay. */
+void oh_devices_rest(struct onehop_runtime *runtime);
 void oh_devices_close(struct onehop_runtime *runtime);
+/* The last reference frees. */
+void oh_buffer_hold(struct onehop_buffer *buffer);
+void oh_buffer_drop(struct onehop_buffer *buffer);
+onehop_status oh_buffer_check_range(const struct onehop_buffer *buffer, uint64_t offset,
+				    uint64_t bytes, struct onehop_error *error);
 
 /* lane.c: makes blocks until the lane has as many as all transfers want that reserved some and did
  * not give up, or all that the options allow, one at least. */

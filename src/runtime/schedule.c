@@ -1,8 +1,8 @@
 /* Who gets what next: blocks, places and slices; how transfers begin and end.
  *
  * Free blocks go to the transfer that holds the fewest; slices are taken from the active transfers
- * in turn. Where others share the link no more than half of the ring is in use (engine/pace.h). The
- * end of a transfer is found by whoever handles its last event.
+ * in turn. No more of the ring is in use than the link needs (engine/pace.h). The end of a transfer
+ * is found by whoever handles its last event.
  */
 #include "runtime/schedule.h"
 
@@ -43,10 +43,12 @@ note_served(struct onehop_transfer *transfer)
 }
 
 static int
-has_free_block(const struct oh_lane *lane)
+has_free_block(const struct onehop_transfer *transfer)
 {
-	uint32_t used = lane->made - lane->free_count;
-	return lane->free_count && used < oh_pace_blocks(&lane->pace, lane->made);
+	const struct oh_lane *lane = &transfer->device->lane;
+	uint64_t bytes = transfer->runtime->block_bytes;
+	return lane->free_count &&
+	       lane->made - lane->free_count < oh_pace_blocks(&lane->pace, lane->made, bytes);
 }
 
 /* The transfer that should get the next free block of its lane. */
@@ -57,7 +59,7 @@ most_in_need(struct onehop_runtime *runtime)
 	for (struct onehop_transfer *t = runtime->active; t; t = oh_active_after(runtime, NULL, t)) {
 		if (t->gated || oh_flow_wants(&t->flow) != OH_FLOW_WANTS_BLOCK)
 			continue;
-		if (!has_free_block(&t->device->lane))
+		if (!has_free_block(t))
 			note_starving(t);
 		else if (!best || t->blocks_held < best->blocks_held)
 			best = t;
