@@ -1,4 +1,4 @@
-/* What bench/disk measures, and what its files share.
+/* What bench/disk measures, and what its files share, some of them with bench/cold.
  *
  * A *way* reads the whole file once, in slices of one size, into a ring of RING_BYTES of memory, as
  * a load does. A *pass* is one reading by one way.
@@ -37,7 +37,10 @@ struct pass {
 struct disk {
 	uint64_t bytes; /* of the file, a multiple of SLICE_MAX */
 	uint64_t seed;
+	const uint8_t *head; /* what it begins with instead of noise */
+	uint64_t head_bytes; /* a multiple of 8, SLICE_MAX at most */
 	uint8_t *ring;
+	uint64_t ring_bytes;
 	int fd;        /* buffered */
 	int direct_fd; /* O_DIRECT */
 };
@@ -56,26 +59,31 @@ struct facts {
 /* Says why on stderr and ends the process with 1. */
 __attribute__((noreturn, format(printf, 2, 3))) void die(int code, const char *format, ...);
 
-/* A file of noise in dir that has no name any more, and a ring of touched memory. */
-void disk_make(struct disk *disk, const char *dir, uint64_t bytes);
+/* A file of noise in dir that has no name any more, and a ring of touched memory. head, which may
+ * be NULL, has to stay. */
+void disk_make(struct disk *disk, const char *dir, uint64_t bytes, const uint8_t *head,
+	       uint64_t head_bytes);
 
 /* Whether these are the file's bytes at offset. */
 int disk_holds(const struct disk *disk, const uint8_t *memory, uint64_t bytes, uint64_t offset);
 
-/* Drops the file's pages from the page cache, and makes sure of it. */
-void disk_drop(const struct disk *disk);
+/* Drops the file's pages from offset on from the page cache, and makes sure of it. */
+void disk_drop(const struct disk *disk, uint64_t offset);
 
-/* One pass, after its file's pages were dropped. With verify each slice's bytes are compared, and
- * the times mean nothing. */
-void disk_pass(const struct disk *disk, const struct way *way, int verify, struct pass *out);
+/* Reads the file's first bytes into the page cache, and makes sure of it. Uses the ring. */
+void disk_read_in(const struct disk *disk, uint64_t bytes);
 
-/* A clock that disk_pass's readers start when all is ready and stop behind the last byte. */
+/* How many of the pages of bytes [offset, offset + bytes), ends on pages, are in the page cache. */
+uint64_t disk_resident(const struct disk *disk, uint64_t offset, uint64_t bytes);
+
+/* A clock that the readers start when all is ready and stop behind the last byte. */
 void meter_start(struct pass *pass);
 void meter_stop(struct pass *pass);
 
 /* Waits until the machine has been idle for a moment, but not for long. Whether it was. */
 int wait_for_calm(void);
 
+/* One pass. With verify each slice's bytes are compared, and the times mean nothing. */
 void read_threads(const struct disk *disk, const struct way *way, int verify, struct pass *out);
 void read_uring(const struct disk *disk, const struct way *way, int verify, struct pass *out);
 
@@ -83,5 +91,11 @@ void read_uring(const struct disk *disk, const struct way *way, int verify, stru
 const char *uring_mode(void);
 
 void facts_find(struct facts *facts, const struct disk *disk);
+void facts_print(const struct facts *facts);
+/* Members of an object, each with a comma behind it. */
+void facts_print_json(const struct facts *facts);
+
+/* "name": "text", without what JSON would have to escape. */
+void json_text(const char *name, const char *text);
 
 #endif

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs bench/disk on a quiet disk (a loop device over tmpfs, ext4 on it; needs root) and on the disk
-# under $TMPDIR. The quiet disk and all files are removed however this ends.
+# Runs bench/disk or bench/cold on a quiet disk (a loop device over tmpfs, ext4 on it; needs root)
+# and on the disk under $TMPDIR. The quiet disk and all files are removed however this ends.
 #
-# usage: bench/disk.sh BUILT_DISK [--mib N] [--rounds N] [--finals N] [--hurry] [--json]
+# usage: bench/disk.sh PROGRAM [--mib N] [its other options, but not --dir]
 set -eu
 
 [ $# -ge 1 ] || { sed -n 's/^# usage/usage/p' "$0" >&2; exit 2; }
-disk=$1
+program=$1
 shift
 
 mib=1024 want=
@@ -52,8 +52,8 @@ if [ -n "$why" ]; then
 else
 	echo "disk.sh: a loop device over tmpfs" >&2
 	make_quiet
-	"$disk" --dir "$work/disk" "$@"
+	"$program" --dir "$work/disk" "$@"
 	echo
 fi
 echo "disk.sh: ${TMPDIR:-/tmp}" >&2
-"$disk" --dir "${TMPDIR:-/tmp}" "$@"
+"$program" --dir "${TMPDIR:-/tmp}" "$@"

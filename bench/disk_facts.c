@@ -1,5 +1,5 @@
-/* What machine, kernel, file system and block device bench/disk ran on. Unknown facts stay
- * "unknown".
+/* What machine, kernel, file system and block device bench/disk or bench/cold ran on. Unknown facts
+ * stay "unknown".
  */
 #include "disk.h"
 
@@ -114,4 +114,36 @@ facts_find(struct facts *facts, const struct disk *disk)
 	facts->huge = kilobytes("/proc/self/smaps_rollup", "AnonHugePages");
 	if (getloadavg(&facts->load, 1) != 1)
 		facts->load = 0;
+}
+
+void
+facts_print(const struct facts *facts)
+{
+	printf("processor    %s, %ld cores, %.1f GiB\n", facts->processor, facts->cores,
+	       (double)facts->memory / (1 << 30));
+	printf("kernel       %s\n", facts->kernel);
+	printf("file system  %s\n", facts->place);
+	printf("queue        %s\n", facts->scheduler);
+	printf("load before  %.2f\n", facts->load);
+}
+
+void
+json_text(const char *name, const char *text)
+{
+	printf("\"%s\": \"", name);
+	for (; *text; text++)
+		if ((unsigned char)*text >= 0x20 && *text != '"' && *text != '\\')
+			putchar(*text);
+	printf("\", ");
+}
+
+void
+facts_print_json(const struct facts *facts)
+{
+	json_text("processor", facts->processor);
+	json_text("kernel", facts->kernel);
+	json_text("file_system", facts->place);
+	json_text("queue", facts->scheduler);
+	printf("\"cores\": %ld, \"memory_bytes\": %llu, \"load\": %.2f, ", facts->cores,
+	       (unsigned long long)facts->memory, facts->load);
 }

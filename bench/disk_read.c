@@ -130,7 +130,8 @@ work(void *context)
 {
 	const struct hand *hand = context;
 	struct crew *crew = hand->crew;
-	uint64_t bytes = crew->way->bytes, slots = RING_BYTES / bytes, slot = hand->index;
+	uint64_t bytes = crew->way->bytes, slots = crew->disk->ring_bytes / bytes;
+	uint64_t slot = hand->index;
 	pthread_barrier_wait(&crew->ready);
 	for (;;) {
 		uint64_t offset = atomic_fetch_add(&crew->next, 1) * bytes;
@@ -162,14 +163,4 @@ read_threads(const struct disk *disk, const struct way *way, int verify, struct 
 		pthread_join(hands[i].thread, NULL);
 	meter_stop(out);
 	pthread_barrier_destroy(&crew.ready);
-}
-
-void
-disk_pass(const struct disk *disk, const struct way *way, int verify, struct pass *out)
-{
-	disk_drop(disk);
-	if (way->kind == KIND_URING || way->kind == KIND_FIXED)
-		read_uring(disk, way, verify, out);
-	else
-		read_threads(disk, way, verify, out);
 }

@@ -98,20 +98,14 @@ print_head(const char *title, unsigned passes)
 }
 
 static void
-print_facts(const struct report *report)
+print_circumstances(const struct report *report)
 {
-	const struct facts *facts = &report->facts;
-	printf("processor    %s, %ld cores, %.1f GiB\n", facts->processor, facts->cores,
-	       (double)facts->memory / (1 << 30));
-	printf("kernel       %s\n", facts->kernel);
-	printf("file system  %s\n", facts->place);
-	printf("queue        %s\n", facts->scheduler);
+	facts_print(&report->facts);
 	printf("io_uring     %s\n", report->mode);
 	printf("file         %llu MiB, each way's bytes compared once\n",
 	       (unsigned long long)report->bytes >> 20);
 	printf("ring         %llu MiB, %llu MiB of the process in huge pages\n",
-	       (unsigned long long)RING_BYTES >> 20, (unsigned long long)facts->huge >> 20);
-	printf("load before  %.2f\n", facts->load);
+	       (unsigned long long)RING_BYTES >> 20, (unsigned long long)report->facts.huge >> 20);
 	printf("restless     %u of %u passes began while others worked\n", report->restless,
 	       report->passes);
 }
@@ -135,7 +129,7 @@ print_ratios(const struct report *report)
 void
 report_print(const struct report *report)
 {
-	print_facts(report);
+	print_circumstances(report);
 	print_head("every way", report->series[0].count);
 	for (unsigned i = 0; i < report->series_count; i++)
 		print_series(report, &report->series[i]);
@@ -150,16 +144,6 @@ report_print(const struct report *report)
 
 /* ------------------------------------------------------------------------------------------- */
 /* As JSON */
-
-static void
-json_text(const char *name, const char *text)
-{
-	printf("\"%s\": \"", name);
-	for (; *text; text++)
-		if ((unsigned char)*text >= 0x20 && *text != '"' && *text != '\\')
-			putchar(*text);
-	printf("\", ");
-}
 
 static void
 json_spread(const char *name, struct spread spread)
@@ -198,16 +182,10 @@ json_series(const struct report *report, const struct series *all, unsigned coun
 void
 report_print_json(const struct report *report)
 {
-	const struct facts *facts = &report->facts;
 	printf("{\"machine\": {");
-	json_text("processor", facts->processor);
-	json_text("kernel", facts->kernel);
-	json_text("file_system", facts->place);
-	json_text("queue", facts->scheduler);
+	facts_print_json(&report->facts);
 	json_text("io_uring", report->mode);
-	printf("\"cores\": %ld, \"memory_bytes\": %llu, \"huge_bytes\": %llu, \"load\": %.2f},\n",
-	       facts->cores, (unsigned long long)facts->memory, (unsigned long long)facts->huge,
-	       facts->load);
+	printf("\"huge_bytes\": %llu},\n", (unsigned long long)report->facts.huge);
 	printf(" \"bytes\": %llu, \"verified\": true, \"passes\": %u, \"restless\": %u,\n",
 	       (unsigned long long)report->bytes, report->passes, report->restless);
 	printf(" \"ways\": [");
