@@ -19,6 +19,7 @@ struct onehop_buffer_info {
 	uint64_t address;   /* device or host address; 0 only if bytes is 0 */
 	uint64_t bytes;
 	const char *device; /* "cuda:0", "host"; lives as long as the buffer */
+	uint64_t exports;   /* tensors made by onehop_buffer_export() that live */
 };
 
 /* Allocates bytes on the device; its start is aligned to 256 bytes at least. The allocation is the
@@ -36,7 +37,8 @@ ONEHOP_API onehop_status onehop_buffer_wrap(struct onehop_runtime *runtime, cons
 					    struct onehop_buffer **buffer,
 					    struct onehop_error *error);
 
-/* Gives the memory back if onehop allocated it. NULL is allowed. Transfers into it must be gone. */
+/* Gives the memory back if onehop allocated it, once the last tensor that was exported from it is
+ * gone. NULL is allowed. Transfers into it must be gone. */
 ONEHOP_API void onehop_buffer_free(struct onehop_buffer *buffer);
 
 /* Fill info->size first. Any thread. */

@@ -6,6 +6,7 @@
 #define ONEHOP_H
 
 #include <onehop/buffer.h>
+#include <onehop/dlpack.h>
 #include <onehop/file.h>
 #include <onehop/machine.h>
 #include <onehop/measure.h>

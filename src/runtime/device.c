@@ -124,12 +124,18 @@ oh_device_get(struct onehop_runtime *runtime, const char *name, struct oh_rt_dev
 }
 
 void
+oh_devices_rest(struct onehop_runtime *runtime)
+{
+	for (struct oh_rt_device *device = runtime->devices; device; device = device->next)
+		oh_lane_close(runtime, device);
+}
+
+void
 oh_devices_close(struct onehop_runtime *runtime)
 {
 	while (runtime->devices) {
 		struct oh_rt_device *device = runtime->devices;
 		runtime->devices = device->next;
-		oh_lane_close(runtime, device);
 		device->ops->close(device->handle);
 		free(device);
 	}
@@ -175,6 +181,7 @@ make_buffer(struct onehop_runtime *runtime, const char *name, uint64_t bytes,
 	buffer->runtime = runtime;
 	buffer->device = device;
 	buffer->bytes = bytes;
+	atomic_init(&buffer->references, 1);
 	*out = buffer;
 	return ONEHOP_OK;
 }
@@ -275,15 +282,28 @@ onehop_buffer_wrap(struct onehop_runtime *runtime, const char *device, uint64_t 
 }
 
 void
-onehop_buffer_free(struct onehop_buffer *buffer)
+oh_buffer_hold(struct onehop_buffer *buffer)
 {
-	if (!buffer || oh_forked(buffer->runtime, NULL))
+	atomic_fetch_add(&buffer->references, 1);
+}
+
+void
+oh_buffer_drop(struct onehop_buffer *buffer)
+{
+	if (atomic_fetch_sub(&buffer->references, 1) != 1)
 		return;
 	if (buffer->owned) {
 		buffer->device->ops->free(buffer->device->handle, buffer->address, buffer->bytes);
 		discharge(buffer);
 	}
 	free(buffer);
+}
+
+void
+onehop_buffer_free(struct onehop_buffer *buffer)
+{
+	if (buffer && !oh_forked(buffer->runtime, NULL))
+		oh_buffer_drop(buffer);
 }
 
 onehop_status
@@ -294,13 +314,14 @@ onehop_buffer_query(const struct onehop_buffer *buffer, struct onehop_buffer_inf
 		.address = buffer->address,
 		.bytes = buffer->bytes,
 		.device = buffer->device->name,
+		.exports = atomic_load(&buffer->references) - 1,
 	};
 	return oh_give(info, &full, sizeof full);
 }
 
-static onehop_status
-check_range(const struct onehop_buffer *buffer, uint64_t offset, uint64_t bytes,
-	    struct onehop_error *error)
+onehop_status
+oh_buffer_check_range(const struct onehop_buffer *buffer, uint64_t offset, uint64_t bytes,
+		      struct onehop_error *error)
 {
 	uint64_t end;
 	if (oh_forked(buffer->runtime, error))
@@ -317,7 +338,7 @@ onehop_status
 onehop_buffer_read(struct onehop_buffer *buffer, uint64_t offset, void *destination, uint64_t bytes,
 		   struct onehop_error *error)
 {
-	onehop_status status = check_range(buffer, offset, bytes, error);
+	onehop_status status = oh_buffer_check_range(buffer, offset, bytes, error);
 	if (status || bytes == 0)
 		return status;
 	return buffer->device->ops->read(buffer->device->handle, buffer->address + offset, destination,
@@ -328,7 +349,7 @@ onehop_status
 onehop_buffer_fill(struct onehop_buffer *buffer, uint64_t offset, uint64_t bytes, uint32_t value,
 		   struct onehop_error *error)
 {
-	onehop_status status = check_range(buffer, offset, bytes, error);
+	onehop_status status = oh_buffer_check_range(buffer, offset, bytes, error);
 	if (status || bytes == 0)
 		return status;
 	if (value > 255)

@@ -117,6 +117,7 @@ onehop_runtime_create(const struct onehop_runtime_options *options, struct oneho
 		free(runtime);
 		return status;
 	}
+	atomic_init(&runtime->references, 1);
 	runtime->pid = oh_sys.getpid();
 	runtime->patience_ns = PATIENCE_NS;
 	pthread_mutex_init(&runtime->lock, NULL);
@@ -125,6 +126,25 @@ onehop_runtime_create(const struct onehop_runtime_options *options, struct oneho
 	pthread_cond_init(&runtime->touched, NULL);
 	*out = runtime;
 	return ONEHOP_OK;
+}
+
+void
+oh_runtime_hold(struct onehop_runtime *runtime)
+{
+	atomic_fetch_add(&runtime->references, 1);
+}
+
+void
+oh_runtime_drop(struct onehop_runtime *runtime)
+{
+	if (atomic_fetch_sub(&runtime->references, 1) != 1)
+		return;
+	oh_devices_close(runtime);
+	pthread_cond_destroy(&runtime->touched);
+	pthread_cond_destroy(&runtime->work);
+	pthread_mutex_destroy(&runtime->ring_lock);
+	pthread_mutex_destroy(&runtime->lock);
+	free(runtime);
 }
 
 void
@@ -138,14 +158,10 @@ onehop_runtime_destroy(struct onehop_runtime *runtime)
 	pthread_mutex_unlock(&runtime->lock);
 	for (uint32_t i = 0; i < runtime->thread_count; i++)
 		pthread_join(runtime->threads[i], NULL);
-	oh_devices_close(runtime);
+	oh_devices_rest(runtime);
 	free(runtime->threads);
 	free(runtime->texts);
-	pthread_cond_destroy(&runtime->touched);
-	pthread_cond_destroy(&runtime->work);
-	pthread_mutex_destroy(&runtime->ring_lock);
-	pthread_mutex_destroy(&runtime->lock);
-	free(runtime);
+	oh_runtime_drop(runtime);
 }
 
 /* Signals are the program's business: a worker takes none. */
