@@ -289,12 +289,12 @@ onehop_runtime_options_set(struct onehop_runtime_options *options, const char *n
 	return set_from(options, row, "options", value, error);
 }
 
-/* Variables with this prefix that are no options: the config file's, and that of the Python package,
- * which names the library itself. */
+/* Variables with this prefix that are no options: the config file's, and those of the Python package,
+ * which name the library itself and say that it is to be installed. */
 static int
 is_other_variable(const char *name, size_t length)
 {
-	static const char *const others[] = {"CONFIG", "LIBRARY"};
+	static const char *const others[] = {"CONFIG", "LIBRARY", "INSTALL"};
 	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
 		if (strlen(others[i]) == length && memcmp(name, others[i], length) == 0)
 			return 1;

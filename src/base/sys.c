@@ -58,6 +58,19 @@ real_cachestat(int fd, const struct oh_cachestat_range *range, struct oh_cachest
 	return (int)syscall(SYS_cachestat, fd, range, counts, flags);
 }
 
+/* In glibc the address is of a transparent union. */
+static int
+real_bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return bind(fd, address, bytes);
+}
+
+static int
+real_connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return connect(fd, address, bytes);
+}
+
 struct oh_sys oh_sys = {
 	.open = real_open,
 	.close = close,
@@ -80,6 +93,9 @@ struct oh_sys oh_sys = {
 	.cachestat = real_cachestat,
 	.posix_fadvise = posix_fadvise,
 	.clock_gettime = clock_gettime,
+	.socket = socket,
+	.bind = real_bind,
+	.connect = real_connect,
 };
 
 /* Linux moves at most this much in one call. */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -73,6 +74,9 @@ struct oh_sys {
 			 struct oh_cachestat *counts, unsigned flags);
 	int (*posix_fadvise)(int fd, off_t offset, off_t bytes, int advice);
 	int (*clock_gettime)(clockid_t clock, struct timespec *now);
+	int (*socket)(int domain, int type, int protocol);
+	int (*bind)(int fd, const struct sockaddr *address, socklen_t bytes);
+	int (*connect)(int fd, const struct sockaddr *address, socklen_t bytes);
 };
 
 extern struct oh_sys oh_sys;

@@ -141,7 +141,6 @@ oh_start_copies(struct onehop_transfer *transfer, uint32_t window)
 	uint64_t count = 0;
 	int mapped = transfer->flow.windows[window].mapped;
 	int at_once = (transfer->device->facts.caps & OH_MEMORY_ADDRESSABLE) != 0;
-	uint64_t begun_ns = oh_now_ns();
 	transfer->issuing++;
 	if (!transfer->completion.first_copy_ns)
 		transfer->completion.first_copy_ns = oh_since_start(transfer);
@@ -164,7 +163,7 @@ oh_start_copies(struct onehop_transfer *transfer, uint32_t window)
 	runtime->in_flight++;
 	if (mapped)
 		count_pinned(runtime, (int64_t)slot_of(transfer, window)->map_bytes);
-	transfer->in_flight[slot] = (struct oh_in_flight){mark_of(transfer, window), begun_ns, window};
+	transfer->in_flight[slot] = (struct oh_in_flight){mark_of(transfer, window), window};
 	if (oh_flow_all_read(&transfer->flow) && !transfer->issuing && transfer->waiters)
 		pthread_cond_broadcast(&transfer->cond);
 	if (!runtime->polling)
@@ -208,18 +207,13 @@ open_gate(struct onehop_transfer *transfer, int done, const struct onehop_error 
 static void
 take_off(struct onehop_transfer *transfer, const struct onehop_error *failure)
 {
-	const struct oh_in_flight *oldest = &transfer->in_flight[transfer->in_flight_first];
-	uint32_t index = oldest->window;
-	const struct oh_window *window = &transfer->flow.windows[index];
-	if (window->mapped)
-		count_pinned(transfer->runtime, -(int64_t)slot_of(transfer, index)->map_bytes);
-	else
-		oh_pace_copied(&transfer->device->lane.pace, oldest->begun_ns, oh_now_ns(),
-			       window->end - window->begin);
+	uint32_t window = transfer->in_flight[transfer->in_flight_first].window;
+	if (transfer->flow.windows[window].mapped)
+		count_pinned(transfer->runtime, -(int64_t)slot_of(transfer, window)->map_bytes);
 	transfer->in_flight_first = (transfer->in_flight_first + 1) % transfer->in_flight_most;
 	transfer->in_flight_count--;
 	transfer->runtime->in_flight--;
-	copy_ended(transfer, index, failure);
+	copy_ended(transfer, window, failure);
 }
 
 int
@@ -227,6 +221,7 @@ oh_copies_poll(struct onehop_runtime *runtime, struct oh_probe *probes, uint32_t
 {
 	int any = 0;
 	pthread_mutex_unlock(&runtime->lock);
+	oh_crowd_watch(runtime);
 	for (uint32_t i = 0; i < count; i++) {
 		struct oh_rt_device *device = probes[i].transfer->device;
 		probes[i].done = 0;

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "engine/flow.h"
-#include "engine/pace.h"
 #include "engine/plan.h"
 #include "machine/machine.h"
 #include "memory/ops.h"
@@ -48,7 +47,6 @@ struct oh_lane {
 	uint32_t made;
 	uint32_t free_count;
 	uint64_t wanted; /* by all prepared transfers */
-	struct oh_pace pace;
 };
 
 /* A device that the runtime has opened. One whose context has died stays on the list, dead, for
@@ -100,7 +98,6 @@ struct onehop_plan {
 /* A window whose copies were given to the device. */
 struct oh_in_flight {
 	struct oh_mark *mark;
-	uint64_t begun_ns;
 	uint32_t window;
 };
 
@@ -135,6 +132,7 @@ struct onehop_transfer {
 	uint32_t in_flight_first;
 	uint32_t in_flight_count;
 	uint64_t blocks_wanted;
+	int in_crowd; /* counted in runtime->crowd_users */
 	uint32_t blocks_held;
 	uint32_t issuing; /* threads that give copies to the device now */
 	uint32_t reading; /* threads with a slice of it */
@@ -188,6 +186,11 @@ struct onehop_runtime {
 	uint64_t pinned_bytes;
 	uint64_t pinned_peak_bytes;
 	uint64_t file_pinned_bytes; /* by onehop_file_pin */
+	/* Large transfers that run, and the name that tells other processes so: under ring_lock. */
+	uint32_t crowd_users;
+	int crowd_fd;
+	uint32_t crowd; /* processes that load large models, as last counted */
+	uint64_t crowd_ns;
 };
 
 /* 1 in a forked child; then *error says so. */
@@ -225,6 +228,15 @@ onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device
 			     struct onehop_error *error);
 void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
 		    struct oh_region *region);
+
+/* Before and after a run. Large transfers through a ring are counted among the processes of this
+ * machine, whose rings share one cache. */
+void oh_crowd_enter(struct onehop_transfer *transfer);
+void oh_crowd_exit(struct onehop_transfer *transfer);
+/* Counts them again, now and then. Without the lock. */
+void oh_crowd_watch(struct onehop_runtime *runtime);
+/* How many blocks of the lane may be in use. With the lock held. */
+uint32_t oh_lane_share(const struct onehop_runtime *runtime, const struct oh_lane *lane);
 
 /* facts.c: 1 if CPUs are too few to fill the link, and the device can do without. */
 int oh_few_cores(const struct onehop_plan *plan);

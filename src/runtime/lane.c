@@ -8,6 +8,7 @@
 
 #include "base/arith.h"
 #include "base/sys.h"
+#include "machine/crowd.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +17,11 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
+/* What the rings of all processes may hold together: more does not fit the last-level cache, and
+ * costs a quarter of the rate. Measured: docs/performance.md. */
+#define TOGETHER_BYTES (UINT64_C(128) << 20)
+/* The processes are counted this often. */
+#define CROWD_NS 20000000
 
 /* Memory aligned to a huge page. */
 static void *
@@ -206,6 +212,77 @@ oh_lane_give_up(struct onehop_runtime *runtime, struct oh_rt_device *device, uin
 	/* The ring of a device that was lost is gone already. */
 	device->lane.wanted -= oh_min(want, device->lane.wanted);
 	pthread_mutex_unlock(&runtime->ring_lock);
+}
+
+/* ------------------------------------------------------------------ beside other processes */
+
+/* Above this a name is worth its 10 us. */
+static int
+is_large(const struct onehop_transfer *transfer)
+{
+	const struct onehop_runtime *runtime = transfer->runtime;
+	const struct onehop_runtime_options *options = &runtime->options;
+	return options->ring_bytes == ONEHOP_AUTO && options->ranks_per_node == 1 &&
+	       !(transfer->device->facts.caps & OH_MEMORY_ADDRESSABLE) &&
+	       transfer->plan->plan.staged_span > runtime->ring_bytes;
+}
+
+void
+oh_crowd_enter(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (transfer->in_crowd || !is_large(transfer))
+		return;
+	transfer->in_crowd = 1;
+	pthread_mutex_lock(&runtime->ring_lock);
+	if (runtime->crowd_users++ == 0)
+		runtime->crowd_fd = oh_crowd_join();
+	pthread_mutex_unlock(&runtime->ring_lock);
+	oh_crowd_watch(runtime);
+}
+
+void
+oh_crowd_exit(struct onehop_transfer *transfer)
+{
+	struct onehop_runtime *runtime = transfer->runtime;
+	if (!transfer->in_crowd)
+		return;
+	transfer->in_crowd = 0;
+	pthread_mutex_lock(&runtime->ring_lock);
+	int last = --runtime->crowd_users == 0;
+	if (last)
+		oh_crowd_leave(runtime->crowd_fd);
+	pthread_mutex_unlock(&runtime->ring_lock);
+	pthread_mutex_lock(&runtime->lock);
+	if (last)
+		runtime->crowd_ns = runtime->crowd = 0;
+	pthread_mutex_unlock(&runtime->lock);
+}
+
+void
+oh_crowd_watch(struct onehop_runtime *runtime)
+{
+	uint64_t now = oh_now_ns();
+	pthread_mutex_lock(&runtime->lock);
+	int due = runtime->crowd_users && now - runtime->crowd_ns > CROWD_NS;
+	if (due)
+		runtime->crowd_ns = now;
+	pthread_mutex_unlock(&runtime->lock);
+	if (!due)
+		return;
+	uint32_t count = oh_crowd_count();
+	pthread_mutex_lock(&runtime->lock);
+	runtime->crowd = count;
+	pthread_mutex_unlock(&runtime->lock);
+}
+
+uint32_t
+oh_lane_share(const struct onehop_runtime *runtime, const struct oh_lane *lane)
+{
+	if (runtime->crowd < 2)
+		return lane->made;
+	uint64_t share = TOGETHER_BYTES / runtime->crowd / runtime->block_bytes;
+	return (uint32_t)oh_min(lane->made, oh_max(share, 2));
 }
 
 void

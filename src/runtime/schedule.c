@@ -1,8 +1,8 @@
 /* Who gets what next: blocks, places and slices; how transfers begin and end.
  *
  * Free blocks go to the transfer that holds the fewest; slices are taken from the active transfers
- * in turn. No more of the ring is in use than the link needs (engine/pace.h). The end of a transfer
- * is found by whoever handles its last event.
+ * in turn. Where several processes load at once, less of the ring is used (lane.c). The end of a
+ * transfer is found by whoever handles its last event.
  */
 #include "runtime/schedule.h"
 
@@ -46,9 +46,8 @@ static int
 has_free_block(const struct onehop_transfer *transfer)
 {
 	const struct oh_lane *lane = &transfer->device->lane;
-	uint64_t bytes = transfer->runtime->block_bytes;
 	return lane->free_count &&
-	       lane->made - lane->free_count < oh_pace_blocks(&lane->pace, lane->made, bytes);
+	       lane->made - lane->free_count < oh_lane_share(transfer->runtime, lane);
 }
 
 /* The transfer that should get the next free block of its lane. */

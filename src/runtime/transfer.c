@@ -205,9 +205,11 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 	onehop_status status = before_start(transfer, options, error);
 	if (status)
 		return status;
+	oh_crowd_enter(transfer);
 	pthread_mutex_lock(&runtime->lock);
 	if (transfer->device->dead) { /* and its ring may be gone */
 		pthread_mutex_unlock(&runtime->lock);
+		oh_crowd_exit(transfer);
 		return context_gone(transfer, error);
 	}
 	memset(&transfer->completion, 0, sizeof transfer->completion);
@@ -270,7 +272,10 @@ onehop_transfer_next(struct onehop_transfer *transfer, uint64_t timeout_ns, uint
 		if (!status)
 			status = oh_fail(error, ONEHOP_END, "all extents have arrived");
 	}
+	int over = has_ended(transfer);
 	pthread_mutex_unlock(&runtime->lock);
+	if (over)
+		oh_crowd_exit(transfer);
 	return status;
 }
 
@@ -309,7 +314,10 @@ onehop_transfer_wait(struct onehop_transfer *transfer, uint64_t timeout_ns,
 		if (completion)
 			complete(transfer, completion);
 	}
+	int over = has_ended(transfer);
 	pthread_mutex_unlock(&runtime->lock);
+	if (over)
+		oh_crowd_exit(transfer);
 	return status;
 }
 
@@ -380,6 +388,7 @@ onehop_transfer_destroy(struct onehop_transfer *transfer)
 	pthread_mutex_lock(&runtime->lock);
 	oh_help(transfer, UINT64_MAX, has_ended);
 	pthread_mutex_unlock(&runtime->lock);
+	oh_crowd_exit(transfer);
 	destroy_map_slots(transfer);
 	transfer->device->ops->mark_destroy(transfer->device->handle, transfer->gate_mark);
 	transfer->device->ops->queue_destroy(transfer->device->handle, transfer->gate_queue);

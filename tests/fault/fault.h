@@ -34,7 +34,13 @@
 	X(faccessat, int, (int fd, const char *path, int mode, int flags),                         \
 	  (fd, path, mode, flags), -1, NULL, fd)                                                   \
 	X(mincore, int, (void *at, size_t bytes, unsigned char *pages), (at, bytes, pages), -1,    \
-	  NULL, -1)
+	  NULL, -1)                                                                                \
+	X(socket, int, (int domain, int type, int protocol), (domain, type, protocol), -1, NULL,   \
+	  -1)                                                                                      \
+	X(bind, int, (int fd, const struct sockaddr *address, socklen_t bytes),                    \
+	  (fd, address, bytes), -1, NULL, -1)                                                      \
+	X(connect, int, (int fd, const struct sockaddr *address, socklen_t bytes),                 \
+	  (fd, address, bytes), -1, NULL, -1)
 /* Written out below. */
 #define FAULT_OTHER(X)                                                                             \
 	X(close) X(nanosleep) X(pread) X(mmap) X(munmap) X(posix_fadvise) X(capget) X(cachestat)
