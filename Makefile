@@ -9,7 +9,7 @@ ARGS    ?=
 # Puts build/venv first in PATH where scripts/setup had to make one.
 tools = . build/setup/tools
 
-.PHONY: all demo check bench fuzz install clean distclean help
+.PHONY: all demo check bench fuzz wheel install clean distclean help
 
 # Links, so that build/onehop and build/libonehop.so are where one looks for them.
 all: build/release/build.ninja
@@ -21,6 +21,8 @@ all: build/release/build.ninja
 build/release/build.ninja: | build/setup/build
 	@$(tools) && meson setup build/release --buildtype=release -Db_ndebug=if-release \
 		-Dtests=false --libdir=lib >build/setup/meson.log || { cat build/setup/meson.log; exit 1; }
+
+build/setup/check: tests/python/requirements.txt
 
 build/setup/%: scripts/setup
 	@scripts/setup $*
@@ -45,6 +47,10 @@ endif
 fuzz: build/setup/check
 	@$(tools) && python3 scripts/fuzz.py --seconds $(TIME)
 
+# The Python package for every Linux: build/wheel/onehop-*.whl.
+wheel:
+	@python3 scripts/wheel.py
+
 # A library in a new place is found once the linker's cache knows it; a staged install leaves that
 # to the package.
 install: all
@@ -57,8 +63,8 @@ install: all
 
 # Keeps what was downloaded.
 clean:
-	@find build -mindepth 1 -maxdepth 1 ! -name venv ! -name demo ! -name setup \
-		-exec rm -rf {} + 2>/dev/null || true
+	@find build -mindepth 1 -maxdepth 1 ! -name venv ! -name python ! -name wheel-tools \
+		! -name demo ! -name setup -exec rm -rf {} + 2>/dev/null || true
 
 distclean:
 	@rm -rf build
@@ -69,5 +75,6 @@ help:
 	@echo "make check                all tests, with both compilers and both sanitizers"
 	@echo "make bench ARGS=          the load beside the machine's ceilings; with ARGS one run of onehop bench"
 	@echo "make fuzz TIME=60         each fuzzer for TIME seconds"
+	@echo "make wheel                the Python package for every Linux, in build/wheel"
 	@echo "make install PREFIX=/usr/local DESTDIR="
 	@echo "make clean                removes what was built, keeps what was downloaded; distclean: all"

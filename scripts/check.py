@@ -32,6 +32,9 @@ BUILD = os.path.join(TREE, "build")
 CORPUS = os.path.join(os.path.dirname(TREE), "shared", "corpus")
 CORES = len(os.sched_getaffinity(0))
 
+# The tests of the Python package run in it; scripts/setup makes it.
+PYTHON = os.path.join(BUILD, "python", "bin", "python")
+
 # Threads run in these; elsewhere ThreadSanitizer would only cost time.
 THREADED = ["conformance", "driver"]
 
@@ -119,7 +122,9 @@ def folder(build):
 def configure(build):
     """Sets the folder up unless it was set up with these very options. (status, output)"""
     compiler, options = BUILDS[build]
-    path, want = folder(build), json.dumps(BUILDS[build])
+    if os.path.exists(PYTHON):
+        options = [*options, f"-Dpython={PYTHON}"]
+    path, want = folder(build), json.dumps([compiler, options])
     stamp = os.path.join(path, "options")
     if os.path.exists(stamp) and open(stamp, encoding="utf-8").read() == want:
         return 0, ""

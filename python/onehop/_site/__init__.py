@@ -1,0 +1,1 @@
+"""The folder that ``python -m onehop run`` puts first in PYTHONPATH: see run.py."""
