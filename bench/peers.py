@@ -9,10 +9,10 @@ Each row of the tables is one scheme: a loader at its defaults, or in the best s
 "first" is the first load of a fresh process, whose interpreter has imported torch and the loader
 and made the CUDA context: from the call until every tensor is on the device and the device is
 synchronised; the median of --fresh processes. "again" is a load after it in the same process, with
-torch's allocator kept: the median of all of them. Rates are shares of what one copy of a pinned
-1 GiB reaches. Files are in the page cache, which is checked. Each tensor of each first and each last
-load is compared with what was written (a 64-bit sum of its bytes, on the device; all bytes of a
-few): a scheme that differs, fails or is absent is named with the reason, and has no place.
+torch's allocator kept: the median of all of them. Rates are shares of what copies of pinned memory
+reach. Files are in the page cache, which is checked. Each tensor of each first and each last load
+is compared with what was written (a 64-bit sum of its bytes, on the device; all bytes of a few): a
+scheme that differs, fails or is absent is named with the reason, and has no place.
 
 Schemes take turns, in rotating order. Interpreters are started ahead, some at a time, and wait
 without CUDA until it is their turn, so that nothing but the load runs while it is timed.
@@ -26,6 +26,7 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--cold", action="store_true", help="also with nothing in the page cache")
     add("--token", action="store_true", help="also the time to a first token")
     add("--token-bytes", type=size, default=4 * GIB, metavar="SIZE", help="of the decoder (4G)")
-    add("--hurry", action="store_true", help="2 GiB, one process a scheme, one load more")
+    add("--hurry", action="store_true", help="2 GiB, one folder, one process a scheme")
     add("--budget", type=float, default=330, metavar="S", help="seconds for all of it (330)")
     add("--timeout", type=float, default=45, metavar="S", help="seconds for a process (45)")
     add("--pool", type=int, default=20 if CORES >= 8 else CORES, metavar="N",
@@ -82,6 +83,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if arguments.hurry:
         arguments.fresh = arguments.repeat = 1
+        arguments.where = arguments.where.partition(",")[0]
         arguments.bytes = min(arguments.bytes, 2 * GIB)
         arguments.token_bytes = min(arguments.token_bytes, GIB)
     return arguments
@@ -114,6 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"peers.py: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is found is shown then, too
     try:
         peers_run.measure(run)
     except KeyboardInterrupt:

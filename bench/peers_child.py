@@ -1,4 +1,4 @@
-"""One process of bench/peers.py: a fresh interpreter that loads with one scheme and says how it went.
+"""One process of bench/peers.py: a fresh interpreter that loads with one scheme, and says how.
 
 Its one argument is the job, as JSON. It writes events to its standard output, each a line of
 `MARK` and JSON, and where it says that it waits, it goes on with the next line of its standard
@@ -176,14 +176,17 @@ class Measured:
     def import_package(self) -> float:
         """Seconds."""
         begin = time.perf_counter()
-        importlib.import_module(self._scheme.module)
+        module, _, name = self._scheme.module.partition(":")
+        imported = importlib.import_module(module)
+        if name and not hasattr(imported, name):
+            raise ImportError(f"{module} has no {name}()")
         return time.perf_counter() - begin
 
     def version(self) -> str:
         try:
             return importlib.metadata.version(self._scheme.package)
         except importlib.metadata.PackageNotFoundError:
-            module = sys.modules.get(self._scheme.module.partition(".")[0])
+            module = sys.modules.get(self._scheme.package)
             return str(getattr(module, "__version__", ""))
 
 
@@ -287,7 +290,8 @@ def first_token(job: Mapping[str, Any], started: float, imported: float) -> None
     measured = Measured(job, device)
     timed("import", measured.import_package)
     _, loaded = timed("load", measured.load)
-    token, digest = timed("token", lambda: peers_token.first_token(job["shape"], loaded, device))
+    token, digest = timed("token", lambda: peers_token.first_token(
+        job["token_bytes"], loaded, device))
     total = time.monotonic() - started
     say("token", seconds=total, stages=stages, token=token, digest=digest,
         version=measured.version())
@@ -305,8 +309,8 @@ def main() -> None:
             wait("ready")
             device = Device(job["device"])
             device.up()
-            {"load": load_model, "tiny": load_tiny, "ceiling": measure_ceiling}[job["mode"]](
-                job, device)
+            modes = {"load": load_model, "tiny": load_tiny, "ceiling": measure_ceiling}
+            modes[job["mode"]](job, device)
         say("done")
     except (ImportError, OSError) as error:
         # A package that is not there, or that this machine cannot link.

@@ -129,7 +129,8 @@ def _write_json(path: str, value: Any) -> None:
 
 def _write_file(path: str, shapes: Sequence[Shape], begins: Sequence[int],
                 source: memoryview) -> None:
-    table, end = {}, 0
+    table: dict[str, dict[str, Any]] = {}
+    end = 0
     for shape in shapes:
         table[shape.name] = {"dtype": "BF16", "shape": shape.shape,
                              "data_offsets": [end, end + shape.nbytes]}
@@ -143,7 +144,7 @@ def _write_file(path: str, shapes: Sequence[Shape], begins: Sequence[int],
 
         def write(worker: int) -> None:
             for shape, begin in list(zip(shapes, begins))[worker::WRITERS]:
-                offset = len(head) + table[shape.name]["data_offsets"][0]  # type: ignore[index]
+                offset = len(head) + table[shape.name]["data_offsets"][0]
                 _write_all(descriptor, source[begin:begin + shape.nbytes], offset)
 
         with ThreadPoolExecutor(WRITERS) as pool:

@@ -13,7 +13,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def rate(row: Found, kind: str) -> float | None:
-    """Bytes a second, by the median of the loads; None if there are none, or if they do not count."""
+    """Bytes a second, by the median of the loads; None if there are none, or none that count."""
     seconds = row.get(kind)
     return row["bytes"] / statistics.median(seconds) if seconds and row["state"] == "ok" else None
 
@@ -84,9 +84,14 @@ def settings_table(found: Found) -> Table:
 
 def reasons_table(found: Found) -> Table:
     """What has no place, and why."""
-    rows = [[row["scheme"], part or row.get("model", ""), row["state"], row["reason"]]
-            for part in ("results", "tiny", "cold", "token") for row in found[part]
-            if row["state"] != "ok" for part in ["" if part == "results" else part]]
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for part in ("results", "tiny", "cold", "token"):
+        for row in found[part]:
+            if row["state"] != "ok":
+                key = (row["scheme"], row["state"], row["reason"])
+                where.setdefault(key, []).append(row.get("model", part))
+    rows = [[scheme, ", ".join(files), state, reason]
+            for (scheme, state, reason), files in where.items()]
     return "not ranked", ["scheme", "files", "state", "reason"], rows
 
 
@@ -99,8 +104,8 @@ def tiny_table(found: Found) -> Table:
             rows.append([row["scheme"], f"{statistics.median(imports):.1f}",
                          f"{statistics.median(first):.1f}", f"{min(first):.1f}-{max(first):.1f}"])
     rows.sort(key=lambda row: float(row[2]))
-    alone = "; ".join(f"import {module} with nothing imported: {1e3 * statistics.median(seconds):.1f}"
-                      " ms" for module, seconds in found["imports"].items())
+    alone = "; ".join(f"import {module} by itself: {1e3 * statistics.median(seconds):.1f} ms"
+                      for module, seconds in found["imports"].items())
     title = "start-up: 1 MiB, from the import to the tensors, torch and its context being up"
     return (f"{title} ({alone})" if alone else title,
             ["scheme", "import ms", "import and load ms", "range"], rows)
@@ -164,6 +169,8 @@ def heading(found: Found) -> list[str]:
                  for when, each in found["ceilings"].items()
                  for name in ("torch", "onehop") if each.get(name)]
         lines.append(f"ceiling {found['ceiling'] / 1e9:.2f} GB/s: {', '.join(parts)}")
+    if not found["device"].startswith("cuda"):
+        lines.append("on the host safetensors maps its files, and reads them when tensors are used")
     checks = sum(row.get("checks", 0) for row in found["results"])
     wrong = sum(row["state"] == "differs" for row in found["results"])
     lines.append(f"{checks} loads compared with what was written; {wrong} schemes differ; "
@@ -234,8 +241,9 @@ def draw(found: Found, path: str) -> None:
     for tick in panels[0].get_yticklabels():
         if tick.get_text().startswith("onehop"):
             tick.set_fontweight("bold")
-    panels[1].legend(loc="lower right", fontsize=8)
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="lower right", ncols=len(models) or 1,
+                  fontsize=9, frameon=False)
     figure.suptitle(f"{', '.join(found['machine'].get('gpus', ['host'])[:1])}: ceiling "
                     f"{ceiling / 1e9:.1f} GB/s, warm page cache", fontsize=10)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
     figure.savefig(path, dpi=130)

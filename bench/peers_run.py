@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import peers_files
 import peers_parent
@@ -45,7 +45,6 @@ class Run:
         self.found: dict[str, Any] = {
             "machine": machine(), "device": self.device, "ceilings": {}, "results": [],
             "tiny": [], "imports": {}, "cold": [], "token": [], "models": []}
-        self.rates: dict[str, list[float]] = {}
 
     def elapsed(self) -> float:
         return time.monotonic() - self.begin
@@ -55,6 +54,10 @@ class Run:
 
     def tell(self, words: str) -> None:
         print(f"[{self.elapsed():4.0f} s] {words}", flush=True)
+
+    def is_over(self) -> bool:
+        """Whether the time is up, and the grace after it."""
+        return self.left() < -60
 
     def save(self) -> None:
         """Rewrites the file of results, at once."""
@@ -242,18 +245,17 @@ def rate_words(row: Mapping[str, Any], ceiling: float | None) -> str:
 
 
 def measure_ceiling(run: Run, when: str) -> None:
-    """Notes what the link does."""
+    """Notes what the link does: the best of torch's copies and onehop's, at begin and end."""
     nbytes = min(GIB, max(run.arguments.bytes, 16 << 20))
     row: dict[str, Any] = {"state": "ok"}
     for child in run.ahead([lambda: run.child(None, "ceiling", bytes=nbytes)]):
         finish(child, row, 60)
-    run.found["ceilings"][when] = row
-    rates = [value for name in ("torch", "onehop")
-             for each in run.found["ceilings"].values() for value in [each.get(name)] if value]
-    run.found["ceiling"] = max(rates, default=None)
-    run.tell("ceiling: " + ", ".join(f"{name} {value / 1e9:.2f} GB/s" if name != "state" else ""
-                                     for name, value in row.items() if name in ("torch", "onehop"))
-             + (f" {row['reason']}" if "reason" in row else ""))
+    ceilings = run.found["ceilings"]
+    ceilings[when] = row
+    run.found["ceiling"] = max((each[name] for each in ceilings.values()
+                                for name in ("torch", "onehop") if name in each), default=None)
+    words = [f"{name} {row[name] / 1e9:.2f} GB/s" for name in ("torch", "onehop") if name in row]
+    run.tell("ceiling: " + ", ".join(words + ([row["reason"]] if "reason" in row else [])))
     run.save()
 
 
@@ -262,60 +264,57 @@ def new_row(scheme: Scheme, loads: peers_files.Model, **more: Any) -> dict[str, 
             "tensors": loads.tensors, **more}
 
 
-def measure_loads(run: Run, model: peers_files.Model, label: str, files: str,
-                  deadline: float) -> None:
+def measure_loads(run: Run, part: Part, model: peers_files.Model, deadline: float) -> None:
     """First and later loads of a model by every scheme.
 
     Parameters
     ----------
     run : Run
+    part : Part
     model : Model
-    label : str
-        What the table is called.
-    files : str
-        What settings go by.
     deadline : float
-        `run.elapsed()` from which on no round begins but the first.
+        `run.elapsed()` from which on no process is started but those of the first round.
     """
+    files = "tmpfs" if peers_files.file_system(model.folder) == "tmpfs" else part.kind
     rows: dict[str, dict[str, Any]] = {}
-    chosen = []
     for scheme in run.schemes:
         setting = scheme.setting(files)
         if setting is None:
             continue
-        row = new_row(scheme, model, model=label, setting=setting.words())
-        rows[scheme.name] = row
-        run.found["results"].append(row)
+        row = new_row(scheme, model, model=part.label, setting=setting.words())
         reason = run.can_run(scheme)
         if reason:
             row.update(state="absent", reason=reason)
-        else:
-            chosen.append(scheme)
+        rows[scheme.name] = row
+        run.found["results"].append(row)
     for turn in range(run.arguments.fresh):
         cached = peers_files.warm(model.files)
         if cached < 1:
-            run.tell(f"{label}: only {cached:.3f} of the files stays in the page cache")
-        eligible = [scheme for scheme in chosen if rows[scheme.name]["state"] == "ok"
-                    and (not turn or rows[scheme.name]["first"][0] < SLOW)]
-        order = eligible[turn * 5 % max(1, len(eligible)):] + \
-            eligible[:turn * 5 % max(1, len(eligible))]
+            run.tell(f"{part.label}: only {cached:.3f} of the files stays in the page cache")
         starts = [lambda scheme=scheme: run.child(
             scheme, "load", model, files, repeat=run.arguments.repeat, budget=PATIENCE,
-            watch=not turn) for scheme in order]
+            watch=not turn) for scheme in in_turn(run, rows, turn)]
         for child in run.ahead(starts):
-            if (turn and run.elapsed() > deadline) or run.left() < -60:
+            if run.is_over() or (turn and run.elapsed() > deadline):
                 child.kill()
                 continue
             row = rows[child.job["scheme"]]
             finish(child, row, run.arguments.timeout, watch_memory=not turn)
-            run.tell(f"{label}: {row['scheme']}: {rate_words(row, run.found.get('ceiling'))}")
+            run.tell(f"{part.label}: {row['scheme']}: {rate_words(row, run.found['ceiling'])}")
             run.save()
-        if run.elapsed() > deadline:
-            break
     for row in rows.values():
         if row["state"] == "ok" and not row.get("first"):
             row.update(state="failed", reason="the run's time was up")
     run.save()
+
+
+def in_turn(run: Run, rows: Mapping[str, Mapping[str, Any]], turn: int) -> list[Scheme]:
+    """Who loads in a round, in its order: those who can, and after the first round are not slow."""
+    fit = [scheme for scheme in run.schemes if scheme.name in rows
+           and rows[scheme.name]["state"] == "ok"
+           and (not turn or rows[scheme.name].get("first", [SLOW])[0] < SLOW)]
+    shift = turn * 5 % max(1, len(fit))
+    return fit[shift:] + fit[:shift]
 
 
 def measure_tiny(run: Run, model: peers_files.Model) -> None:
@@ -327,9 +326,14 @@ def measure_tiny(run: Run, model: peers_files.Model) -> None:
         starts = [lambda scheme=scheme: run.child(scheme, "tiny", model, "tiny")
                   for scheme in schemes if rows[scheme.name]["state"] == "ok"]
         for child in run.ahead(starts):
-            finish(child, rows[child.job["scheme"]], run.arguments.timeout)
+            if run.is_over():
+                child.kill()
+            else:
+                finish(child, rows[child.job["scheme"]], run.arguments.timeout)
         run.save()
     for row in rows.values():
+        if row["state"] == "ok" and "first" not in row:
+            row.update(state="failed", reason="the run's time was up")
         words = f"{1e3 * statistics.median(row['first']):.0f} ms" if row["state"] == "ok" \
             else f"{row['state']}: {row['reason']}"
         run.tell(f"1 MiB from the import on: {row['scheme']}: {words}")
@@ -347,49 +351,43 @@ def measure_tiny(run: Run, model: peers_files.Model) -> None:
     run.save()
 
 
-def measure_cold(run: Run, model: peers_files.Model) -> None:
-    """One load a process with nothing in the page cache, each right after one by onehop.load."""
+def measure_cold(run: Run, model: peers_files.Model, deadline: float) -> None:
+    """One load a process with nothing in the page cache, each next to one by onehop.load."""
     partner = peers_schemes.BY_NAME["onehop.load"]
-    schemes = [scheme for scheme in run.schemes
-               if scheme.name != partner.name and not run.can_run(scheme)]
-    rows = {scheme.name: new_row(scheme, model, beside=[]) for scheme in schemes}
+    peers = [scheme for scheme in run.schemes if scheme is not partner and not run.can_run(scheme)]
+    rows = {peer.name: new_row(peer, model) for peer in peers}
+    ours: dict[str, dict[str, Any]] = {peer.name: {"state": "ok"} for peer in peers}
     run.found["cold"] = list(rows.values())
     for turn in range(run.arguments.fresh):
-        pairs = [pair for scheme in (schemes if turn % 2 == 0 else schemes[::-1])
-                 if rows[scheme.name]["state"] == "ok"
-                 for pair in ((partner, scheme) if turn % 2 == 0 else (scheme, partner))]
-        beside: dict[str, Any] = {}
+        # What comes first finds the disk rested, or busy; so turns change about.
+        order = [(peer, scheme) for peer in peers if rows[peer.name]["state"] == "ok"
+                 for scheme in (partner, peer)]
+        if turn % 2:
+            order.reverse()
         starts = [lambda scheme=scheme: run.child(scheme, "load", model, repeat=0, budget=0,
-                                                  watch=False) for scheme in pairs]
-        for place, child in enumerate(run.ahead(starts)):
-            peer = pairs[place - place % 2 + (1 if turn % 2 == 0 else 0)]
+                                                  watch=False) for _, scheme in order]
+        for (peer, scheme), child in zip(order, run.ahead(starts)):
+            if run.is_over() or (turn and run.elapsed() > deadline):
+                child.kill()
+                continue
             row = rows[peer.name]
-            is_partner = child.job["scheme"] == partner.name
-            target = {"state": "ok", "bytes": model.nbytes} if is_partner else row
-            finish(child, target, run.arguments.timeout, lambda: peers_files.evict(model.files))
-            if is_partner:
-                beside[peer.name] = target.get("first", [None])[-1]
-            if place % 2 and row["state"] == "ok":
-                row["beside"].append(beside.get(peer.name))
-                run.tell(f"cold: {peer.name}: {rate_words(row, None)}, onehop.load beside it "
-                         f"{model.nbytes / 1e9 / (row['beside'][-1] or float('inf')):.2f} GB/s")
+            finish(child, row if scheme is peer else ours[peer.name], run.arguments.timeout,
+                   lambda: peers_files.evict(model.files))
+            row["beside"] = ours[peer.name].get("first", [])
+            if scheme is peer:
+                run.tell(f"cold: {peer.name}: {rate_words(row, None)}")
             run.save()
 
 
-def measure_token(run: Run, folder: str) -> None:
-    """From a process's start to the first token."""
-    import peers_token
-
-    llama = peers_token.llama_of(run.arguments.token_bytes)
-    model = peers_token.make(folder, llama)
-    run.tell(f"decoder of {model.nbytes:,} bytes, {llama.layers} layers")
-    run.found["models"].append(describe(model, "decoder"))
+def measure_token(run: Run, model: peers_files.Model) -> None:
+    """From a process's start to the first token. No process is started ahead."""
     peers_files.warm(model.files)
     for scheme in run.schemes:
-        if run.can_run(scheme) or run.left() < -120:
+        if run.can_run(scheme) or run.is_over():
             continue
         row = new_row(scheme, model)
-        finish(run.child(scheme, "token", model, shape=list(llama)), row, run.arguments.timeout)
+        finish(run.child(scheme, "token", model, token_bytes=run.arguments.token_bytes), row,
+               run.arguments.timeout)
         run.found["token"].append(row)
         run.tell(f"first token: {row['scheme']}: " + (
             f"{row['seconds']:.2f} s, of which the load {row['stages']['load']:.2f} s"
@@ -397,71 +395,77 @@ def measure_token(run: Run, folder: str) -> None:
         run.save()
 
 
-def describe(model: peers_files.Model, label: str) -> dict[str, Any]:
-    return {"model": label, "bytes": model.nbytes, "tensors": model.tensors,
-            "files": len(model.files), "file_system": peers_files.file_system(model.folder)}
+WEIGHTS = {"large": 3.0, "small": 3.0, "tiny": 1.0, "cold": 4.0, "token": 3.0}
+"""What can be measured, and for how much of the time."""
 
 
-def plan(arguments: argparse.Namespace) -> list[tuple[str, str, float]]:
-    """What is loaded from where: a kind of model, a folder, and a weight for the time it may take.
+class Part(NamedTuple):
+    """What is loaded from where."""
 
-    The first folder takes every kind, further ones the large model only.
+    kind: str
+    where: str
+    label: str
+
+
+def plan(arguments: argparse.Namespace) -> list[Part]:
+    """The parts of a run: every kind from the first folder, the large model from further ones.
+
+    Raises
+    ------
+    ValueError
+        There is no such kind.
     """
-    weights = {"large": 3.0, "small": 3.0, "tiny": 1.0}
     kinds = [kind for kind in arguments.sizes.split(",") if kind]
     for kind in kinds:
-        if kind not in weights:
+        if kind not in ("large", "small", "tiny"):
             raise ValueError(f"there is no size {kind!r}; there are large, small and tiny")
     first, *others = arguments.where.split(",")
-    found = [(kind, first, weights[kind]) for kind in kinds]
-    return found + [("large", other, 2.0) for other in others if "large" in kinds]
+    parts = [Part(kind, first, kind) for kind in kinds]
+    parts += [Part("large", other, f"large in {other}") for other in others if "large" in kinds]
+    return parts + [Part(kind, first, kind) for kind in ("cold", "token")
+                    if getattr(arguments, kind)]
+
+
+def make_model(run: Run, part: Part, folder: str) -> peers_files.Model:
+    """Writes the part's model, and says so."""
+    import peers_token
+
+    arguments = run.arguments
+    if part.kind == "token":
+        model = peers_token.make(folder, peers_token.llama_of(arguments.token_bytes))
+    elif part.kind == "cold":
+        shapes = peers_files.shapes_of("large", arguments.bytes)
+        model = peers_files.make(folder, shapes[:-(-len(shapes) // 3)], 1)
+    else:
+        count = 1 if part.kind == "tiny" else arguments.files or {"large": 3, "small": 2}[part.kind]
+        model = peers_files.make(folder, peers_files.shapes_of(part.kind, arguments.bytes), count)
+    system = peers_files.file_system(folder)
+    run.found["models"].append({"model": part.label, "bytes": model.nbytes,
+                                "tensors": model.tensors, "files": len(model.files),
+                                "file_system": system})
+    run.tell(f"{part.label}: {model.tensors:,} tensors, {model.nbytes:,} bytes in "
+             f"{len(model.files)} files on {system}")
+    return model
 
 
 def measure(run: Run) -> None:
     """Everything that the command line asks for."""
-    arguments = run.arguments
-    parts = plan(arguments)
+    parts = plan(run.arguments)
     measure_ceiling(run, "begin")
-    for number, (kind, where, weight) in enumerate(parts):
-        share = weight / sum(part[2] for part in parts[number:])
-        deadline = run.elapsed() + max(0.0, run.left()) * share
-        with Folder(where, arguments.keep) as folder:
-            shapes = peers_files.shapes_of(kind, arguments.bytes)
-            count = 1 if kind == "tiny" else arguments.files or {"large": 3, "small": 2}[kind]
-            model = peers_files.make(folder, shapes, count)
-            system = peers_files.file_system(folder)
-            label = kind if where == parts[0][1] else f"{kind} on {system}"
-            run.found["models"].append(describe(model, label))
-            run.tell(f"{label}: {model.tensors:,} tensors, {model.nbytes:,} bytes in "
-                     f"{len(model.files)} files on {system}")
-            if kind == "tiny":
+    for number, part in enumerate(parts):
+        weights = [WEIGHTS[each.kind] for each in parts[number:]]
+        deadline = run.elapsed() + max(0.0, run.left()) * weights[0] / sum(weights)
+        with Folder(part.where, run.arguments.keep) as folder:
+            model = make_model(run, part, folder)
+            if part.kind == "tiny":
                 measure_tiny(run, model)
+            elif part.kind == "cold":
+                measure_cold(run, model, deadline)
+            elif part.kind == "token":
+                measure_token(run, model)
             else:
-                measure_loads(run, model, label, "tmpfs" if system == "tmpfs" else kind, deadline)
-            if arguments.cold and kind == "large" and system != "tmpfs":
-                cut = model._replace(files=model.files[:1])
-                measure_cold(run, _only_first(cut))
-    if arguments.token:
-        with Folder(arguments.where.split(",")[0], arguments.keep) as folder:
-            measure_token(run, folder)
+                measure_loads(run, part, model, deadline)
     measure_ceiling(run, "end")
-
-
-def _only_first(model: peers_files.Model) -> peers_files.Model:
-    """A model of one file of a larger one, in a folder of its own."""
-    import plain
-
-    folder = os.path.join(model.folder, "first")
-    os.makedirs(folder)
-    path = os.path.join(folder, "model.safetensors")
-    os.link(model.files[0], path)
-    entries = plain.read_header(path)
-    names = {entry.name for entry in entries}
-    with open(os.path.join(model.folder, peers_files.EXPECTED), encoding="utf-8") as file:
-        expected = [row for row in json.load(file) if row[0] in names]
-    with open(os.path.join(folder, peers_files.EXPECTED), "w", encoding="utf-8") as file:
-        json.dump(expected, file)
-    return peers_files.Model(folder, [path], sum(entry.nbytes for entry in entries), len(entries))
 
 
 class Folder:

@@ -41,7 +41,8 @@ class Scheme(NamedTuple):
     name : str
     kind : {"ours", "default", "best", "plain"}
     module : str
-        What is imported before the clock of a load starts, and inside that of a start-up.
+        What is imported before the clock of a load starts, and inside that of a start-up; with a
+        colon, a name is imported from it.
     package : str
         Whose version is reported.
     load : callable
@@ -70,9 +71,10 @@ def onehop_load(files: Sequence[str], device: str, options: Mapping[str, Any],
                 kept: dict[str, Any]) -> Loaded:
     import onehop
 
-    loaded = onehop.load(_model(files), device)
+    loaded: Any = onehop.load(_model(files), device)
     kept["report"] = loaded.report
-    return loaded
+    tensors: Loaded = loaded
+    return tensors
 
 
 def onehop_load_file(files: Sequence[str], device: str, options: Mapping[str, Any],
@@ -89,9 +91,8 @@ def onehop_stream(files: Sequence[str], device: str, options: Mapping[str, Any],
                   kept: dict[str, Any]) -> Loaded:
     import onehop
 
-    if not hasattr(onehop, "stream"):
-        raise ModuleNotFoundError("this onehop has no stream()")
-    stream: Any = getattr(onehop, "stream")
+    stream: Any = onehop.stream
+    # They lie in a ring that goes round.
     return {name: tensor.clone() for name, tensor in stream(_model(files), device=device)}
 
 
@@ -172,7 +173,7 @@ def runai(files: Sequence[str], device: str, options: Mapping[str, Any],
 
 def kvikio(files: Sequence[str], device: str, options: Mapping[str, Any],
            kept: dict[str, Any]) -> Loaded:
-    """It knows no tensors: each file's bytes go into one piece of memory, of which views are made."""
+    """It knows no tensors: a file's bytes go into one piece of memory, of which views are made."""
     import kvikio as package
     import torch
 
@@ -224,9 +225,9 @@ def _kvikio(task_mib: int) -> Setting:
 
 
 SCHEMES = [
-    Scheme("onehop.load", "ours", "onehop", "onehop", onehop_load),
-    Scheme("onehop.load_file", "ours", "onehop", "onehop", onehop_load_file),
-    Scheme("onehop.stream", "ours", "onehop", "onehop", onehop_stream),
+    Scheme("onehop.load", "ours", "onehop:load", "onehop", onehop_load),
+    Scheme("onehop.load_file", "ours", "onehop:load_file", "onehop", onehop_load_file),
+    Scheme("onehop.stream", "ours", "onehop:stream", "onehop", onehop_stream),
     Scheme("safetensors", "default", "safetensors.torch", "safetensors", safetensors_load_file),
     Scheme("safetensors, a thread per file", "best", "safetensors.torch", "safetensors",
            safetensors_threads),
@@ -268,17 +269,22 @@ def uses_candidate(scheme: Scheme) -> bool:
 
 
 def choose(words: str) -> list[Scheme]:
-    """The schemes whose names contain one of the words, parted by commas; all for no word.
+    """The schemes of which one of the words, parted by commas, is the kind or in the name.
+
+    All for no word.
 
     Raises
     ------
     ValueError
-        A word is in no name.
+        A word fits none.
     """
     parts = [word.strip().lower() for word in words.split(",") if word.strip()]
+
+    def fits(scheme: Scheme, part: str) -> bool:
+        return part == scheme.kind or part in scheme.name.lower()
+
     for part in parts:
-        if not any(part in scheme.name.lower() for scheme in SCHEMES):
-            names = "; ".join(BY_NAME)
-            raise ValueError(f"no scheme is called {part!r}; there are {names}")
+        if not any(fits(scheme, part) for scheme in SCHEMES):
+            raise ValueError(f"no scheme is called {part!r}; there are {'; '.join(BY_NAME)}")
     return [scheme for scheme in SCHEMES
-            if not parts or any(part in scheme.name.lower() for part in parts)]
+            if not parts or any(fits(scheme, part) for part in parts)]

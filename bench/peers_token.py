@@ -106,12 +106,19 @@ def forward(llama: Llama, weights: dict[str, Any], tokens: Any) -> Any:
     return linear(last.float(), weights["lm_head.weight"].float())
 
 
-def first_token(shape: list[int], weights: dict[str, Any], device: Any) -> tuple[int, float]:
-    """The token after a fixed prompt, and the sum of the magnitudes of its logits."""
+def first_token(nbytes: int, weights: dict[str, Any], device: Any) -> tuple[int, float]:
+    """The token after a fixed prompt, and the sum of the magnitudes of its logits.
+
+    Parameters
+    ----------
+    nbytes : int
+        By which the decoder was made, as `llama_of` takes it.
+    weights : dict of str to tensor
+    device : peers_child.Device
+    """
     import torch
 
-    llama = Llama(*shape)
     with torch.inference_mode():
         prompt = torch.arange(1, PROMPT + 1, device=device.name)
-        logits = forward(llama, weights, prompt)
+        logits = forward(llama_of(nbytes), weights, prompt)
         return int(logits.argmax()), float(logits.abs().sum())

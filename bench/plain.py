@@ -81,20 +81,20 @@ def load_pinned(files: Sequence[str], device: str) -> dict[str, Any]:
     largest = max((entry.nbytes for _, entries in headers for entry in entries), default=0)
     is_cuda = device.startswith("cuda")
     buffers = [torch.empty(largest, dtype=torch.uint8, pin_memory=is_cuda) for _ in range(2)]
-    copied: list[Any] = [None, None]
+    make_event: Any = torch.cuda.Event
+    copied = [make_event() for _ in buffers if is_cuda]
     loaded: dict[str, Any] = {}
     for path, entries in headers:
         descriptor = os.open(path, os.O_RDONLY)
         for entry in entries:
             turn = len(loaded) % 2
-            if copied[turn] is not None:
+            if is_cuda:
                 copied[turn].synchronize()
             piece = buffers[turn][:entry.nbytes]
             _read(descriptor, memoryview(piece.numpy()), entry.offset)
             tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device=device)
             tensor.view(-1).view(torch.uint8).copy_(piece, non_blocking=True)
             if is_cuda:
-                copied[turn] = torch.cuda.Event()
                 copied[turn].record()
             loaded[entry.name] = tensor
         os.close(descriptor)
