@@ -55,6 +55,12 @@ ONEHOP_API onehop_status onehop_transfer_next(struct onehop_transfer *transfer,
 					      uint64_t timeout_ns, uint64_t *extent,
 					      struct onehop_error *error);
 
+/* The same, of all that have arrived, up to capacity of them: *count indices, one at least. */
+ONEHOP_API onehop_status onehop_transfer_arrivals(struct onehop_transfer *transfer,
+						  uint64_t timeout_ns, uint64_t *extents,
+						  uint64_t capacity, uint64_t *count,
+						  struct onehop_error *error);
+
 /* One phase's begin, in nanoseconds since start; 0 if it never came. */
 struct onehop_completion {
 	uint32_t size;

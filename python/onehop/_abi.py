@@ -616,6 +616,8 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "onehop_status_exception": (c_char_p, (c_int32,)),
     "onehop_status_name": (c_char_p, (c_int32,)),
     "onehop_status_text": (c_char_p, (c_int32,)),
+    "onehop_transfer_arrivals":
+        (c_int32, (c_void_p, c_uint64, POINTER(c_uint64), c_uint64, POINTER(c_uint64), POINTER(Error))),
     "onehop_transfer_cancel": (None, (c_void_p,)),
     "onehop_transfer_destroy": (None, (c_void_p,)),
     "onehop_transfer_join": (c_int32, (c_void_p, c_uint64, POINTER(Error))),

@@ -22,6 +22,9 @@ from .model import Selection
 TURN_NS = 50_000_000
 """How long a wait stays in the C library before Python looks for signals."""
 
+_ARRIVALS = 256
+"""Arrivals asked for in one call."""
+
 T = TypeVar("T")
 OnTurn = Callable[[int, int], None]
 """Called with the bytes that have landed and the bytes of all, about every turn."""
@@ -198,6 +201,7 @@ class Transfer(_Handle):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
+        self._indexes = (c_uint64 * _ARRIVALS)()
         plan.transfers.add(self)
         _library.call("transfer_prepare", plan.handle, byref(self.handle))
 
@@ -224,20 +228,7 @@ class Transfer(_Handle):
         _library.call("transfer_start", self.handle, byref(options))
 
     def next(self, timeout_ns: int = TURN_NS) -> int | None:
-        """Index of an extent (an item, for a selection's plan) that has landed since the last call.
-
-        Returns
-        -------
-        int or None
-            None if none has within the time; helps with the work while it waits.
-
-        Raises
-        ------
-        End
-            All were given.
-        OnehopError
-            The transfer failed.
-        """
+        """Index of one extent that landed since the last call; None if none has in the time."""
         error, extent = _abi.Error(), c_uint64()
         status = _library.library().onehop_transfer_next(self.handle, timeout_ns, byref(extent),
                                                          byref(error))
@@ -247,15 +238,38 @@ class Transfer(_Handle):
             raise errors.from_struct(status, error)
         return extent.value
 
+    def landed(self, timeout_ns: int = TURN_NS) -> list[int]:
+        """Indexes of extents (items, for a selection's plan) that landed since the last call.
+
+        Returns
+        -------
+        list of int
+            Empty if none has within the time; helps with the work while it waits.
+
+        Raises
+        ------
+        End
+            All were given.
+        OnehopError
+            The transfer failed.
+        """
+        error, count = _abi.Error(), c_uint64()
+        status = _library.library().onehop_transfer_arrivals(
+            self.handle, timeout_ns, self._indexes, len(self._indexes), byref(count), byref(error))
+        if status == _abi.TIMED_OUT:
+            return []
+        if status:
+            raise errors.from_struct(status, error)
+        return self._indexes[:count.value]
+
     def arrivals(self) -> Iterator[int]:
         """Indexes of extents as they land, each once."""
         while True:
             try:
-                landed = self.next()
+                landed = self.landed()
             except errors.End:
                 return
-            if landed is not None:
-                yield landed
+            yield from landed
 
     def wait(self, on_turn: OnTurn | None = None) -> _abi.Completion:
         """Waits until it has ended, in turns, helping with the work.

@@ -254,20 +254,25 @@ never_started(struct onehop_error *error)
 }
 
 onehop_status
-onehop_transfer_next(struct onehop_transfer *transfer, uint64_t timeout_ns, uint64_t *extent,
-		     struct onehop_error *error)
+onehop_transfer_arrivals(struct onehop_transfer *transfer, uint64_t timeout_ns, uint64_t *extents,
+			 uint64_t capacity, uint64_t *count, struct onehop_error *error)
 {
 	struct onehop_runtime *runtime = transfer->runtime;
 	onehop_status status = ONEHOP_OK;
+	uint64_t given = 0;
 	if (oh_forked(runtime, error))
 		return ONEHOP_FORKED;
+	if (!extents || !capacity || !count)
+		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "there is no room for an arrival");
 	uint64_t until = deadline(timeout_ns);
 	pthread_mutex_lock(&runtime->lock);
 	if (transfer->state == OH_TRANSFER_IDLE)
 		status = never_started(error);
 	else if (!oh_help(transfer, until, has_arrival))
 		status = oh_fail(error, ONEHOP_TIMED_OUT, "no extent arrived in time");
-	else if (!oh_flow_next_arrival(&transfer->flow, extent)) {
+	while (!status && given < capacity && oh_flow_next_arrival(&transfer->flow, &extents[given]))
+		given++;
+	if (!status && !given) {
 		status = outcome(transfer, error);
 		if (!status)
 			status = oh_fail(error, ONEHOP_END, "all extents have arrived");
@@ -276,7 +281,17 @@ onehop_transfer_next(struct onehop_transfer *transfer, uint64_t timeout_ns, uint
 	pthread_mutex_unlock(&runtime->lock);
 	if (over)
 		oh_crowd_exit(transfer);
+	if (!status)
+		*count = given;
 	return status;
+}
+
+onehop_status
+onehop_transfer_next(struct onehop_transfer *transfer, uint64_t timeout_ns, uint64_t *extent,
+		     struct onehop_error *error)
+{
+	uint64_t count;
+	return onehop_transfer_arrivals(transfer, timeout_ns, extent, 1, &count, error);
 }
 
 static void

@@ -304,6 +304,34 @@ TEST(every_extent_arrives_once_with_its_bytes_and_then_it_is_the_end)
 	end(&w);
 }
 
+TEST(arrivals_come_as_many_at_once_as_there_is_room_for)
+{
+	struct world w;
+	uint8_t seen[64] = {0};
+	uint64_t extents[10], count = 0, all = 0;
+	onehop_status status;
+	CHECK(begin(&w, "arrivals", 2 * MIB, 2 * MIB));
+	small_extents(&w, 64);
+	CHECK(prepare(&w));
+	CHECK_EQ(onehop_transfer_arrivals(w.transfer, 0, extents, 10, &count, &error),
+		 ONEHOP_INVALID_ARGUMENT);
+	CHECK_OK(onehop_transfer_start(w.transfer, NULL, &error));
+	CHECK_EQ(onehop_transfer_arrivals(w.transfer, 0, extents, 0, &count, &error),
+		 ONEHOP_INVALID_ARGUMENT);
+	CHECK_OK(onehop_transfer_wait(w.transfer, ONEHOP_FOREVER, NULL, &error));
+	while (!(status = onehop_transfer_arrivals(w.transfer, 0, extents, 10, &count, &error))) {
+		CHECK_EQ(count, all < 60 ? 10 : 4);
+		for (uint64_t i = 0; i < count; i++) {
+			CHECK(extents[i] < 64 && !seen[extents[i]]);
+			seen[extents[i]] = 1;
+		}
+		all += count;
+	}
+	CHECK_EQ(status, ONEHOP_END);
+	CHECK_EQ(all, 64);
+	end(&w);
+}
+
 /* ------------------------------------------------------------------ reads that are held back */
 
 static struct {

@@ -406,9 +406,11 @@ class FakeStreams:
         self.torch, self.current, self.told = torch, FakeStream(7), {}
 
     def __enter__(self):
+        self.raw = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
         self.originals = (self.torch.cuda.current_stream, arenas.TorchFramework.stream,
                           _move.Transfer.start)
         self.torch.cuda.current_stream = lambda device: self.current
+        self.torch._C._cuda_getCurrentRawStream = lambda number: self.current.cuda_stream
         arenas.TorchFramework.stream = lambda framework: 7
         _move.Transfer.start = lambda transfer, after_stream: self.originals[2](transfer)
         self.torch.Tensor.record_stream = lambda owner, stream: self.told.setdefault(
@@ -418,7 +420,9 @@ class FakeStreams:
     def __exit__(self, *_):
         (self.torch.cuda.current_stream, arenas.TorchFramework.stream,
          _move.Transfer.start) = self.originals
-        del self.torch.Tensor.record_stream
+        del self.torch.Tensor.record_stream, self.torch._C._cuda_getCurrentRawStream
+        if self.raw:
+            self.torch._C._cuda_getCurrentRawStream = self.raw
 
 
 @case
