@@ -80,7 +80,7 @@ struct onehop_plan_info {
 	uint32_t size;
 	uint32_t reasons; /* all segments' bits */
 	uint64_t bytes;   /* delivered */
-	uint64_t read_bytes;   /* asked of storage; more where small gaps are read over */
+	uint64_t read_bytes;   /* asked of storage, at most; more where small gaps are read over */
 	uint64_t segments;
 	uint64_t pieces;
 	uint64_t extents;

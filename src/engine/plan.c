@@ -369,6 +369,16 @@ piece_bytes(const struct oh_plan *plan, const struct oh_segment *segment)
 	return bytes;
 }
 
+/* Bytes between rows that are read over with them, at most. */
+static uint64_t
+gap_bytes(const struct oh_segment *segment, const struct oh_storage_facts *storage)
+{
+	if (segment->rows == 1 || segment->row_bytes >= storage->row_bytes ||
+	    segment->row_stride > storage->row_stride)
+		return 0;
+	return (segment->rows - 1) * (segment->row_stride - segment->row_bytes);
+}
+
 /* Through a block of the ring, or straight into the destination? */
 static void
 stage(struct build *build, struct oh_segment *segment)
@@ -388,6 +398,7 @@ stage(struct build *build, struct oh_segment *segment)
 	}
 	plan->reasons |= segment->reasons;
 	plan->read_bytes += segment->staged ? segment->bytes : bytes;
+	plan->read_bytes += gap_bytes(segment, &build->facts->files[segment->file].storage);
 	if (segment->staged)
 		plan->staged_span += segment->bytes;
 }

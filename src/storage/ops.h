@@ -13,7 +13,10 @@ struct oh_storage_facts {
 	uint64_t bytes;         /* of the file */
 	uint64_t preferred_bytes; /* reads of this size or more run well */
 	uint32_t alignment;     /* of offset, memory and length of a read; 1 if any will do */
-	uint32_t row_bytes;     /* rows of a strided read shorter than this are read with their gaps */
+	/* Rows of a strided read that are shorter than row_bytes, and begin no more than row_stride
+	 * apart, are read with their gaps. */
+	uint32_t row_bytes;
+	uint32_t row_stride;
 };
 
 /* One read: rows of row_bytes, row_stride apart in the file, packed into memory. */

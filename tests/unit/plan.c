@@ -111,6 +111,24 @@ TEST(rows_are_a_segment_of_their_own_and_rows_without_gaps_are_none)
 	oh_plan_free(&plan);
 }
 
+TEST(gaps_between_short_rows_count_as_read_and_those_of_long_rows_do_not)
+{
+	struct oh_file_facts file = {.path = "f", .storage = {.bytes = UINT64_C(1) << 40, .alignment = 1,
+							      .row_bytes = 100, .row_stride = 1000}};
+	static const struct {
+		uint64_t row, stride, read;
+	} tries[] = {{50, 200, 650}, {50, 1000, 3050}, {50, 1001, 200}, {100, 200, 400}, {50, 50, 200}};
+	struct oh_plan_facts with = gpu;
+	with.files = &file;
+	for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+		struct oh_extent rows = {.row_bytes = tries[i].row, .rows = 4,
+					 .row_stride = tries[i].stride};
+		CHECK_EQ(build(&rows, 1, &with), ONEHOP_OK);
+		CHECK_EQ(plan.read_bytes, tries[i].read);
+		oh_plan_free(&plan);
+	}
+}
+
 TEST(extents_of_no_bytes_are_set_aside)
 {
 	struct oh_extent e[] = {range(0, 0, 0), range(0, 10, 0), range(UINT64_MAX, 0, UINT64_MAX)};

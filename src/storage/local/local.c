@@ -100,6 +100,7 @@ local_facts(const struct oh_storage_file *file, struct oh_storage_facts *facts)
 	facts->preferred_bytes = 512u << 10;
 	facts->alignment = 1;
 	facts->row_bytes = ROW_BYTES;
+	facts->row_stride = CHUNK_BYTES / 2;
 }
 
 /* Opened through /proc, it is the same file whatever its path names by now; where there is no /proc,
