@@ -6,9 +6,11 @@
 #include "base/option.h"
 
 #include "base/arith.h"
+#include "base/sys.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -358,14 +360,38 @@ read_line(const char *path, uint32_t number, char *line, struct onehop_runtime_o
 	return set_from(options, row, where, trim(equals + 1), error);
 }
 
+/* The config file, a piece at a time. */
+struct reader {
+	int fd;
+	off_t at; /* in the file, of what comes after the piece */
+	size_t next, end;
+	char piece[1024];
+};
+
+/* The next byte, -1 at the end of the file or of what can be read of it: then *failed is an errno. */
+static int
+next_byte(struct reader *reader, int *failed)
+{
+	if (reader->next == reader->end) {
+		ssize_t got = oh_pread_full(reader->fd, reader->piece, sizeof reader->piece, reader->at,
+					    failed);
+		if (got <= 0)
+			return -1;
+		reader->at += got;
+		reader->next = 0;
+		reader->end = (size_t)got;
+	}
+	return (unsigned char)reader->piece[reader->next++];
+}
+
 /* One line of the file, without its newline. *more is 0 at the end of the file. */
 static onehop_status
-next_line(FILE *file, const char *path, uint32_t number, char line[LINE_BYTES], int *more,
+next_line(struct reader *reader, const char *path, uint32_t number, char line[LINE_BYTES], int *more,
 	  struct onehop_error *error)
 {
 	size_t bytes = 0;
-	int c;
-	while ((c = getc(file)) != EOF && c != '\n') {
+	int c, failed = 0;
+	while ((c = next_byte(reader, &failed)) >= 0 && c != '\n') {
 		if (c == '\0' || bytes + 1 == LINE_BYTES)
 			return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "%.255s line %u: %s", path,
 				       number,
@@ -374,9 +400,9 @@ next_line(FILE *file, const char *path, uint32_t number, char line[LINE_BYTES], 
 		line[bytes++] = (char)c;
 	}
 	line[bytes] = '\0';
-	*more = c != EOF || bytes > 0;
-	if (ferror(file))
-		return oh_fail_errno(error, errno, "%s: cannot read the config file", path);
+	*more = c >= 0 || bytes > 0;
+	if (failed)
+		return oh_fail_errno(error, failed, "%s: cannot read the config file", path);
 	return ONEHOP_OK;
 }
 
@@ -385,20 +411,20 @@ read_file(const char *path, struct onehop_runtime_options *options,
 	  enum oh_option_origin *origins, struct onehop_error *error)
 {
 	char line[LINE_BYTES];
+	struct reader reader = {.fd = oh_sys.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
 	onehop_status status = ONEHOP_OK;
-	FILE *file = fopen(path, "re");
-	if (!file) {
+	if (reader.fd < 0) {
 		status = oh_fail_errno(error, errno, "%s: cannot open the config file", path);
 		oh_remedy(error, "correct or unset ONEHOP_CONFIG");
 		return status;
 	}
 	int more = 1;
 	for (uint32_t number = 1; !status && more; number++) {
-		status = next_line(file, path, number, line, &more, error);
+		status = next_line(&reader, path, number, line, &more, error);
 		if (!status && more)
 			status = read_line(path, number, line, options, origins, error);
 	}
-	fclose(file);
+	oh_sys.close(reader.fd);
 	return status;
 }
 

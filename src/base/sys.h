@@ -2,6 +2,7 @@
 #ifndef OH_BASE_SYS_H
 #define OH_BASE_SYS_H
 
+#include <dirent.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <stddef.h>
@@ -74,6 +75,9 @@ struct oh_sys {
 			 struct oh_cachestat *counts, unsigned flags);
 	int (*posix_fadvise)(int fd, off_t offset, off_t bytes, int advice);
 	int (*clock_gettime)(clockid_t clock, struct timespec *now);
+	DIR *(*opendir)(const char *path);
+	struct dirent *(*readdir)(DIR *folder);
+	int (*closedir)(DIR *folder);
 	int (*socket)(int domain, int type, int protocol);
 	int (*bind)(int fd, const struct sockaddr *address, socklen_t bytes);
 	int (*connect)(int fd, const struct sockaddr *address, socklen_t bytes);

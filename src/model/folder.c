@@ -5,7 +5,8 @@
  */
 #include "model/folder.h"
 
-#include <dirent.h>
+#include "base/sys.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ read_names(DIR *stream, const char *path, struct oh_folder *folder, struct oneho
 		const struct dirent *entry;
 		int kind;
 		errno = 0;
-		entry = readdir(stream);
+		entry = oh_sys.readdir(stream);
 		if (!entry && errno)
 			return oh_fail_errno(error, errno, "%s: the folder cannot be listed",
 					     oh_show(shown, path, strlen(path)));
@@ -80,13 +81,13 @@ oh_folder_read(const char *path, struct oh_folder *folder, struct onehop_error *
 {
 	char shown[OH_SHOWN];
 	onehop_status status;
-	DIR *stream = opendir(path);
+	DIR *stream = oh_sys.opendir(path);
 	if (!stream)
 		return oh_fail_errno(error, errno, "%s: the folder cannot be opened",
 				     oh_show(shown, path, strlen(path)));
 	memset(folder, 0, sizeof *folder);
 	status = read_names(stream, path, folder, error);
-	closedir(stream);
+	oh_sys.closedir(stream);
 	if (status != ONEHOP_OK) {
 		oh_folder_free(folder);
 		return status;

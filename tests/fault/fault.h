@@ -35,6 +35,8 @@
 	  (fd, path, mode, flags), -1, NULL, fd)                                                   \
 	X(mincore, int, (void *at, size_t bytes, unsigned char *pages), (at, bytes, pages), -1,    \
 	  NULL, -1)                                                                                \
+	X(opendir, DIR *, (const char *path), (path), NULL, path, -1)                              \
+	X(readdir, struct dirent *, (DIR *folder), (folder), NULL, NULL, -1)                       \
 	X(socket, int, (int domain, int type, int protocol), (domain, type, protocol), -1, NULL,   \
 	  -1)                                                                                      \
 	X(bind, int, (int fd, const struct sockaddr *address, socklen_t bytes),                    \
@@ -43,7 +45,8 @@
 	  (fd, address, bytes), -1, NULL, -1)
 /* Written out below. */
 #define FAULT_OTHER(X)                                                                             \
-	X(close) X(nanosleep) X(pread) X(mmap) X(munmap) X(posix_fadvise) X(capget) X(cachestat)
+	X(close) X(nanosleep) X(pread) X(mmap) X(munmap) X(posix_fadvise) X(capget) X(cachestat)       \
+	X(closedir)
 
 #define FAULT_PLAIN_NUMBER(name, type, parameters, arguments, failure, path, fd) FAULT_##name,
 #define FAULT_OTHER_NUMBER(name) FAULT_##name,
@@ -244,6 +247,17 @@ fault_close(int fd)
 	struct fault fault;
 	int struck = fault_enter(FAULT_close, NULL, fd, &fault) && fault.how == FAULT_FAILS;
 	int failed = fault_real.close(fd);
+	if (struck)
+		errno = fault.code;
+	return struck ? -1 : failed;
+}
+
+static int
+fault_closedir(DIR *folder)
+{
+	struct fault fault;
+	int struck = fault_enter(FAULT_closedir, NULL, -1, &fault) && fault.how == FAULT_FAILS;
+	int failed = fault_real.closedir(folder);
 	if (struck)
 		errno = fault.code;
 	return struck ? -1 : failed;

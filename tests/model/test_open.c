@@ -1,7 +1,11 @@
 /* What a path is, and what a model holds once it is open. */
 #include "opened.h"
 
+#include "base/sys.h"
+
+#include <errno.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* ---- one file */
@@ -213,6 +217,38 @@ TEST(shards_without_an_index_must_all_be_there)
 	rename(scratch("part/model-00001-of-00003.safetensors"),
 	       scratch("part/model-00001-of-00002.safetensors"));
 	CHECK_EQ(refused(scratch("part")), ONEHOP_OK);
+}
+
+static DIR *
+no_folder(const char *path)
+{
+	errno = EACCES;
+	return NULL;
+}
+
+static struct dirent *
+no_entry(DIR *folder)
+{
+	errno = EIO;
+	return NULL;
+}
+
+TEST(a_folder_that_cannot_be_opened_or_listed_is_named)
+{
+	struct onehop_model *model;
+	struct oh_sys real = oh_sys;
+	mkdir(scratch("shut"), 0777);
+	st_one(scratch("shut/a.safetensors"), "a", 2, 0);
+	oh_sys.opendir = no_folder;
+	onehop_status status = onehop_model_open(runtime(), scratch("shut"), &model, &error);
+	oh_sys = real;
+	CHECK_EQ(status, ONEHOP_ACCESS);
+	CHECK_HOLDS(error.message, "shut\": the folder cannot be opened");
+	oh_sys.readdir = no_entry;
+	status = onehop_model_open(runtime(), scratch("shut"), &model, &error);
+	oh_sys = real;
+	CHECK_EQ(status, ONEHOP_IO);
+	CHECK_HOLDS(error.message, "shut\": the folder cannot be listed");
 }
 
 TEST(a_folder_without_weights_says_so)

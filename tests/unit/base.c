@@ -154,6 +154,52 @@ TEST(an_option_comes_from_the_caller_then_the_environment_then_the_file_then_the
 	CHECK_EQ(origins[3], OH_ORIGIN_DEFAULT);
 }
 
+static ssize_t
+no_pread(int fd, void *buf, size_t bytes, off_t offset)
+{
+	errno = EIO;
+	return -1;
+}
+
+TEST(a_config_file_that_cannot_be_read_is_named)
+{
+	struct onehop_runtime_options got;
+	struct onehop_error error;
+	struct oh_sys real = oh_sys;
+	clear_environment();
+	setenv("ONEHOP_CONFIG", "/proc/self/status", 1);
+	oh_sys.pread = no_pread;
+	onehop_status status = oh_options_resolve(NULL, &got, origins, &error);
+	oh_sys = real;
+	CHECK_EQ(status, ONEHOP_IO);
+	CHECK_HOLDS(error.message, "/proc/self/status: cannot read the config file");
+	setenv("ONEHOP_CONFIG", "/nowhere/at/all", 1);
+	status = oh_options_resolve(NULL, &got, origins, &error);
+	clear_environment();
+	CHECK_EQ(status, ONEHOP_NOT_FOUND);
+	CHECK_HOLDS(error.remedy, "ONEHOP_CONFIG");
+}
+
+/* Lines lie across the pieces in which the file is read. */
+TEST(a_config_file_of_many_lines_is_read_whole)
+{
+	struct onehop_runtime_options got;
+	char path[] = "/tmp/onehop-config-XXXXXX";
+	int fd = mkstemp(path);
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+	CHECK(file != NULL);
+	for (int i = 0; i < 500; i++)
+		fprintf(file, "# line %d\nthreads = %d\n", i, i + 1);
+	fclose(file);
+	clear_environment();
+	setenv("ONEHOP_CONFIG", path, 1);
+	onehop_status status = oh_options_resolve(NULL, &got, origins, NULL);
+	unlink(path);
+	clear_environment();
+	CHECK_EQ(status, ONEHOP_OK);
+	CHECK_EQ(got.threads, 500);
+}
+
 TEST(an_unknown_variable_names_the_nearest_option)
 {
 	struct onehop_runtime_options got;
