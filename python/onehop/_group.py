@@ -1,5 +1,5 @@
-"""Ranks of one machine that share the reading of a model: each reads its part, and the process group
-brings the rest.
+"""Ranks of one machine that share the reading of a model: each reads its part, and the process
+group brings the rest.
 
 All ranks lay out the same arena. It is cut into stripes, and a stripe into equal parts, one a rank,
 in the order of ranks. A rank runs one transfer of its own parts; as soon as its part of the next
@@ -11,8 +11,8 @@ order, and no memory is needed but the arena.
 An arrival means that the bytes are in the arena: the copy's event has passed, and the host has seen
 it. Whatever is given to any stream after that sees them, so NCCL's stream needs no other order.
 
-If a rank fails, it says so to the others by `_peers`. All stop reading; they issue, with whatever is
-in memory, the collectives that any of them has issued, so that none waits for ever and the group
+If a rank fails, it says so to the others by `_peers`. All stop reading; they issue, with whatever
+is in memory, the collectives that any of them has issued, so that none waits for ever and the group
 stays of use; then all raise. If a process is gone, what was issued cannot end: it is left behind
 with its memory, and an NCCL group is aborted.
 """
@@ -51,7 +51,7 @@ _AHEAD = 8
 _PATIENCE_S = 8.0
 """How long ranks wait for each other once one has failed."""
 
-_PAUSE_S, _LONGEST_PAUSE_S = 50e-6, 5e-3
+_PAUSE_S, _LONGEST_PAUSE_S = 50e-6, 500e-6
 
 _left_behind: list[Any] = []
 """Collectives that cannot end, with the memory that they may still write to."""
@@ -440,11 +440,11 @@ def together(process_group: Any, framework: arenas.Framework,
     InvalidArgument
         The group cannot share such a load.
     """
-    import torch.distributed as distributed
-
     if framework.name != "torch":
         raise errors.InvalidArgument(f"process_group is for torch, not for {framework.name}",
                                      'use framework="torch"')
+    import torch.distributed as distributed
+
     if arena != "one":
         raise errors.InvalidArgument(f'with process_group, arena cannot be "{arena}"',
                                      'use arena="one"')
@@ -617,9 +617,8 @@ class Ranks(AbstractContextManager["Ranks"]):
             if on_turn:
                 on_turn(arena.nbytes, arena.stripes.nbytes)
             if left and not arena.is_full:
-                landed = transfer.next()
-                if landed is not None:
-                    missing[stripe_of[landed]] -= 1
+                for index in transfer.landed():
+                    missing[stripe_of[index]] -= 1
                     left -= 1
             elif not moved:
                 time.sleep(pause)
@@ -649,7 +648,7 @@ class Ranks(AbstractContextManager["Ranks"]):
         return TROUBLE if self._arena and self._arena.is_broken else FAILED
 
     def _conclude(self, grade: int, error: BaseException | None) -> None:
-        """Tells the others how this rank ended, hears how they did, and brings the group in step."""
+        """Tells the others how this rank ended, hears how they did; brings the group in step."""
         arena, peers = self._arena, self._peers
         peers.say_ended(Ending(arena.issued if arena else 0, grade, _words(error)))
         deadline = time.monotonic() + _PATIENCE_S if error else math.inf

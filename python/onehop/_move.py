@@ -227,17 +227,6 @@ class Transfer(_Handle):
             options.after_stream = after_stream
         _library.call("transfer_start", self.handle, byref(options))
 
-    def next(self, timeout_ns: int = TURN_NS) -> int | None:
-        """Index of one extent that landed since the last call; None if none has in the time."""
-        error, extent = _abi.Error(), c_uint64()
-        status = _library.library().onehop_transfer_next(self.handle, timeout_ns, byref(extent),
-                                                         byref(error))
-        if status == _abi.TIMED_OUT:
-            return None
-        if status:
-            raise errors.from_struct(status, error)
-        return extent.value
-
     def landed(self, timeout_ns: int = TURN_NS) -> list[int]:
         """Indexes of extents (items, for a selection's plan) that landed since the last call.
 

@@ -82,7 +82,7 @@ class _Peer:
                 self.ending = Ending(*word["ended"])
 
     def write(self, line: bytes) -> None:
-        """Lines are short: each fits the socket's buffer, or the peer is gone, which `read` sees."""
+        """Lines are short: each fits the socket's buffer, or the peer is gone; `read` sees that."""
         if self.connection is None:
             return
         try:
@@ -92,7 +92,7 @@ class _Peer:
 
 
 def _machine() -> bytes:
-    """Equal for processes that can reach each other's sockets: one kernel, one network namespace."""
+    """Equal where processes reach each other's sockets: one kernel, one network namespace."""
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:
         kernel = file.read()
     space = os.stat("/proc/self/ns/net")
@@ -161,7 +161,7 @@ class Peers:
             connection, _ = self._listener.accept()
         except TimeoutError:
             return
-        connection.settimeout(1)
+        connection.settimeout(_CONNECT_S)
         try:
             secret, rank = _HELLO.unpack(connection.recv(_HELLO.size, socket.MSG_WAITALL))
         except (OSError, struct.error):
