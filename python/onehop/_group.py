@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from . import _abi, _library, _runtime, arenas, errors, loading
 from ._move import Buffer, Extent, OnTurn, Plan, Transfer
 from ._peers import FAILED, FINE, STOPPED, TROUBLE, TURN_S, Ending, Peers
-from .model import Item, Selection
+from .model import Item, Rows, Selection
 
 __all__ = ["RankFailed"]
 
@@ -130,30 +130,16 @@ class Table:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        count = self._count = len(selection)
-        self._items = bytearray(count * ctypes.sizeof(_abi.Item))
-        self._tensors = bytearray(count * ctypes.sizeof(_abi.Tensor))
-        if count:
-            items = (_abi.Item * count).from_buffer(self._items)
-            tensors = (_abi.Tensor * count).from_buffer(self._tensors)
-            items[0].size = ctypes.sizeof(_abi.Item)
-            tensors[0].size = ctypes.sizeof(_abi.Tensor)
-            _library.ask("selection_read", selection.handle, 0, count, items, tensors)
-
-    def _item(self, field: str) -> memoryview:
-        return _column(self._items, _abi.Item, field)
-
-    def _tensor(self, field: str) -> memoryview:
-        return _column(self._tensors, _abi.Tensor, field)
+        self._rows = Rows(selection)
 
     def digest(self) -> str:
         """Equal on ranks that load the same tensors of the same files into the same places."""
-        digest = hashlib.sha256(self._items)
+        digest = hashlib.sha256(self._rows.items)
         for field in ("rank", "offset", "file", "block_elements", "block_bytes"):
-            digest.update(self._tensor(field).tobytes())
-        words = zip(self._tensor("name").tolist(), self._tensor("name_bytes").tolist())
+            digest.update(self._rows.tensor(field).tobytes())
+        words = zip(self._rows.tensor("name").tolist(), self._rows.tensor("name_bytes").tolist())
         digest.update(b"\0".join([ctypes.string_at(*word) for word in words]))
-        types = self._tensor("dtype").tolist()
+        types = self._rows.tensor("dtype").tolist()
         known = {address: ctypes.string_at(address) for address in set(types)}
         digest.update(b"\0".join([known[address] for address in types]))
         for path in self._selection.model.files:
@@ -167,11 +153,11 @@ class Table:
         Padding between tensors that is the same in both belongs to the run.
         """
         found: list[Run] = []
-        splits = self._item("split_dim").tolist()
+        splits = self._rows.item("split_dim").tolist()
         items = self._selection.items() if max(splits, default=-1) >= 0 else []
         rows = zip(splits, *(column.tolist() for column in (
-            self._tensor("file"), self._tensor("offset"), self._item("bytes"),
-            self._item("arena_offset"))))
+            self._rows.tensor("file"), self._rows.tensor("offset"), self._rows.item("bytes"),
+            self._rows.item("arena_offset"))))
         begin: tuple[int, int, int] | None = None  # file, offset and place of the run under way
         end = 0
         for index, (split, file, offset, nbytes, place) in enumerate(rows):
@@ -189,15 +175,6 @@ class Table:
         if begin:
             found.append(_plain(*begin, end))
         return found
-
-
-def _column(data: bytearray, struct: type[Any], field: str) -> memoryview:
-    """A field of each of many structs."""
-    place, step = getattr(struct, field), ctypes.sizeof(struct)
-    view = memoryview(data)
-    whole: memoryview = (view.cast("Q") if place.size == 8 else
-                         view.cast("i") if field == "split_dim" else view.cast("I"))
-    return whole[place.offset // place.size::step // place.size]
 
 
 def _plain(file: int, offset: int, place: int, end: int) -> Run:

@@ -9,7 +9,6 @@ import ctypes
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_void_p
-from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,15 +18,7 @@ Path: TypeAlias = "str | bytes | os.PathLike[Any]"
 TpPlan: TypeAlias = "Mapping[str, int | None] | Path"
 """Which dimension is split, by pattern, or the path of a JSON file that says it. None: whole."""
 
-_ITEM = Struct(_abi.FORMATS["onehop_item"])
-_TENSOR = Struct(_abi.FORMATS["onehop_tensor"])
 _INLINE = _abi.SHAPE_INLINE
-# Positions in what the formats above unpack to.
-_SPLIT_DIM, _INDEX, _SPLIT_BEGIN, _SHAPE = 1, 2, 3, 4
-_SPLIT_EXTENT, _BYTES, _PLACE = _SHAPE + _INLINE, _SHAPE + _INLINE + 1, _SHAPE + _INLINE + 2
-_RANK, _NAME, _NAME_BYTES, _DTYPE, _WHOLE = 1, 2, 3, 4, 5
-_OFFSET, _FILE = _WHOLE + _INLINE + 1, _WHOLE + _INLINE + 2
-_READ_AT_ONCE = 4096
 
 
 class Item(NamedTuple):
@@ -346,50 +337,90 @@ class Selection:
 
     def items(self) -> list[Item]:
         """All items, in the order of their bytes: file after file, by offset."""
-        found: list[Item] = []
-        for first in range(0, len(self), _READ_AT_ONCE):
-            found += self._read(first, min(_READ_AT_ONCE, len(self) - first))
-        return found
-
-    def _read(self, first: int, count: int) -> list[Item]:
-        items, tensors = (_abi.Item * count)(), (_abi.Tensor * count)()
-        items[0].size, tensors[0].size = _ITEM.size, _TENSOR.size
-        _library.ask("selection_read", self.handle, first, count, items, tensors)
-        dtypes: dict[int, str] = {}
-        # Half of the time that Item(...) takes.
+        # By columns, each taken out of the structs in one go: a third less than row by row.
+        rows = Rows(self)
+        item, tensor = rows.item, rows.tensor
         string_at, new = ctypes.string_at, tuple.__new__
-        found = []
-        for item, tensor in zip(_ITEM.iter_unpack(items), _TENSOR.iter_unpack(tensors)):
-            dtype = dtypes.get(tensor[_DTYPE])
-            if dtype is None:
-                dtype = dtypes[tensor[_DTYPE]] = _library.text(tensor[_DTYPE])
-            rank = tensor[_RANK]
-            if rank <= _INLINE:
-                shape = whole = item[_SHAPE:_SHAPE + rank]
-            else:
-                shape = whole = self._long_shape(item[_INDEX], rank)
-            if item[_SPLIT_DIM] >= 0:
-                shape, whole = self._split_shapes(item, tensor, whole)
-            name = string_at(tensor[_NAME], tensor[_NAME_BYTES]).decode()
-            found.append(new(Item, (name, dtype, shape, item[_BYTES], item[_PLACE], item[_INDEX],
-                                    tensor[_FILE], tensor[_OFFSET], tensor[_FILE + 1],
-                                    tensor[_FILE + 2], item[_SPLIT_DIM], item[_SPLIT_BEGIN],
-                                    whole)))
-        return found
+        names = [string_at(*word).decode()
+                 for word in zip(tensor("name").tolist(), tensor("name_bytes").tolist())]
+        types = tensor("dtype").tolist()
+        known = {address: _library.text(address) for address in set(types)}
+        ranks, splits = tensor("rank").tolist(), item("split_dim").tolist()
+        shapes = _shapes(rows.dimensions(_abi.Item), ranks)
+        wholes = shapes.copy()
+        for index in [index for index, rank in enumerate(ranks) if rank > _INLINE]:
+            shapes[index] = wholes[index] = self._long_shape(index, rows, ranks[index])
+        if max(splits, default=-1) >= 0:
+            extents = item("split_extent").tolist()
+            short = _shapes(rows.dimensions(_abi.Tensor), ranks)
+            for index in [index for index, dim in enumerate(splits) if dim >= 0]:
+                whole = short[index] if ranks[index] <= _INLINE else wholes[index]
+                dim, wholes[index] = splits[index], whole
+                shapes[index] = (*whole[:dim], extents[index], *whole[dim + 1:])
+        return [new(Item, row) for row in zip(
+            names, [known[address] for address in types], shapes, item("bytes").tolist(),
+            item("arena_offset").tolist(), item("tensor").tolist(), tensor("file").tolist(),
+            tensor("offset").tolist(), tensor("block_elements").tolist(),
+            tensor("block_bytes").tolist(), splits, item("split_begin").tolist(), wholes)]
 
-    def _long_shape(self, index: int, rank: int) -> tuple[int, ...]:
+    def _long_shape(self, index: int, rows: Rows, rank: int) -> tuple[int, ...]:
         """The shape of a tensor of more dimensions than the structs hold."""
         dims = (ctypes.c_uint64 * rank)()
-        _library.ask("model_shape", self.model.handle, index, dims, rank)
+        _library.ask("model_shape", self.model.handle, rows.item("tensor")[index], dims, rank)
         return tuple(dims)
 
-    def _split_shapes(self, item: tuple[Any, ...], tensor: tuple[Any, ...],
-                      whole: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The part's shape and the whole tensor's, of an item that is split."""
-        if len(whole) <= _INLINE:
-            whole = tensor[_WHOLE:_WHOLE + len(whole)]
-        dim = item[_SPLIT_DIM]
-        return (*whole[:dim], item[_SPLIT_EXTENT], *whole[dim + 1:]), whole
+
+class Rows:
+    """A selection's items and their tensors as the C library's structs, read in one call.
+
+    Parameters
+    ----------
+    selection : Selection
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        count = len(selection)
+        self.items = bytearray(count * ctypes.sizeof(_abi.Item))
+        self.tensors = bytearray(count * ctypes.sizeof(_abi.Tensor))
+        if count:
+            items = (_abi.Item * count).from_buffer(self.items)
+            tensors = (_abi.Tensor * count).from_buffer(self.tensors)
+            items[0].size = ctypes.sizeof(_abi.Item)
+            tensors[0].size = ctypes.sizeof(_abi.Tensor)
+            _library.ask("selection_read", selection.handle, 0, count, items, tensors)
+
+    def item(self, field: str) -> memoryview:
+        """A field of struct onehop_item, of all of them."""
+        return _column(self.items, _abi.Item, field)
+
+    def tensor(self, field: str) -> memoryview:
+        """A field of struct onehop_tensor, of all of them."""
+        return _column(self.tensors, _abi.Tensor, field)
+
+    def dimensions(self, struct: type[_abi.Item] | type[_abi.Tensor]) -> list[memoryview]:
+        """The shapes of items or tensors, a column for each inline dimension."""
+        data = self.items if struct is _abi.Item else self.tensors
+        whole, step = memoryview(data).cast("Q"), ctypes.sizeof(struct) // 8
+        first = struct.shape.offset // 8
+        return [whole[first + dim::step] for dim in range(_INLINE)]
+
+
+def _column(data: bytearray, struct: type[Any], field: str) -> memoryview:
+    """A field of each of many structs."""
+    place, step = getattr(struct, field), ctypes.sizeof(struct)
+    view = memoryview(data)
+    whole: memoryview = (view.cast("Q") if place.size == 8 else
+                         view.cast("i") if field == "split_dim" else view.cast("I"))
+    return whole[place.offset // place.size::step // place.size]
+
+
+def _shapes(columns: Sequence[memoryview], ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Rows of the columns, cut to their ranks."""
+    most = min(max(ranks, default=0), _INLINE)
+    if not most:
+        return [()] * len(ranks)
+    rows = list(zip(*(column.tolist() for column in columns[:most])))
+    return rows if min(ranks) >= most else [row[:rank] for row, rank in zip(rows, ranks)]
 
 
 def _check_tp(tp: Sequence[int]) -> tuple[int, int]:
