@@ -11,6 +11,7 @@
 
 #include "base/arith.h"
 #include "base/sys.h"
+#include "machine/proc.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -52,17 +53,10 @@ struct question {
 static int
 all_users_known(void)
 {
-	char text[128];
+	char text[OH_PROC_BYTES];
 	unsigned inside, outside, count;
-	int failed, fd = oh_sys.open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	ssize_t got = oh_pread_full(fd, text, sizeof text - 1, 0, &failed);
-	oh_sys.close(fd);
-	if (got < 0)
-		return 0;
-	text[got] = '\0';
-	return sscanf(text, "%u %u %u", &inside, &outside, &count) == 3 && count == UINT32_MAX;
+	return !oh_proc_read("/proc/self/uid_map", text) &&
+	       sscanf(text, "%u %u %u", &inside, &outside, &count) == 3 && count == UINT32_MAX;
 }
 
 static int

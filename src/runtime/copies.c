@@ -220,8 +220,8 @@ int
 oh_copies_poll(struct onehop_runtime *runtime, struct oh_probe *probes, uint32_t count)
 {
 	int any = 0;
-	pthread_mutex_unlock(&runtime->lock);
 	oh_crowd_watch(runtime);
+	pthread_mutex_unlock(&runtime->lock);
 	for (uint32_t i = 0; i < count; i++) {
 		struct oh_rt_device *device = probes[i].transfer->device;
 		probes[i].done = 0;

@@ -186,7 +186,8 @@ struct onehop_runtime {
 	uint64_t pinned_bytes;
 	uint64_t pinned_peak_bytes;
 	uint64_t file_pinned_bytes; /* by onehop_file_pin */
-	/* Large transfers that run, and the name that tells other processes so: under ring_lock. */
+	/* Large transfers that run (changed with both locks held), and the name that tells other
+	 * processes so (under ring_lock). */
 	uint32_t crowd_users;
 	int crowd_fd;
 	uint32_t crowd; /* processes that load large models, as last counted */
@@ -233,7 +234,7 @@ void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
  * machine, whose rings share one cache. */
 void oh_crowd_enter(struct onehop_transfer *transfer);
 void oh_crowd_exit(struct onehop_transfer *transfer);
-/* Counts them again, now and then. Without the lock. */
+/* Counts them again, now and then. With the lock held; released while it counts. */
 void oh_crowd_watch(struct onehop_runtime *runtime);
 /* How many blocks of the lane may be in use. With the lock held. */
 uint32_t oh_lane_share(const struct onehop_runtime *runtime, const struct oh_lane *lane);

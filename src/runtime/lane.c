@@ -235,10 +235,13 @@ oh_crowd_enter(struct onehop_transfer *transfer)
 		return;
 	transfer->in_crowd = 1;
 	pthread_mutex_lock(&runtime->ring_lock);
-	if (runtime->crowd_users++ == 0)
+	if (runtime->crowd_users == 0)
 		runtime->crowd_fd = oh_crowd_join();
-	pthread_mutex_unlock(&runtime->ring_lock);
+	pthread_mutex_lock(&runtime->lock);
+	runtime->crowd_users++;
 	oh_crowd_watch(runtime);
+	pthread_mutex_unlock(&runtime->lock);
+	pthread_mutex_unlock(&runtime->ring_lock);
 }
 
 void
@@ -249,31 +252,28 @@ oh_crowd_exit(struct onehop_transfer *transfer)
 		return;
 	transfer->in_crowd = 0;
 	pthread_mutex_lock(&runtime->ring_lock);
-	int last = --runtime->crowd_users == 0;
-	if (last)
-		oh_crowd_leave(runtime->crowd_fd);
-	pthread_mutex_unlock(&runtime->ring_lock);
 	pthread_mutex_lock(&runtime->lock);
+	int last = --runtime->crowd_users == 0;
 	if (last)
 		runtime->crowd_ns = runtime->crowd = 0;
 	pthread_mutex_unlock(&runtime->lock);
+	if (last)
+		oh_crowd_leave(runtime->crowd_fd);
+	pthread_mutex_unlock(&runtime->ring_lock);
 }
 
 void
 oh_crowd_watch(struct onehop_runtime *runtime)
 {
 	uint64_t now = oh_now_ns();
-	pthread_mutex_lock(&runtime->lock);
-	int due = runtime->crowd_users && now - runtime->crowd_ns > CROWD_NS;
-	if (due)
-		runtime->crowd_ns = now;
-	pthread_mutex_unlock(&runtime->lock);
-	if (!due)
+	if (!runtime->crowd_users || now - runtime->crowd_ns <= CROWD_NS)
 		return;
+	runtime->crowd_ns = now;
+	pthread_mutex_unlock(&runtime->lock);
 	uint32_t count = oh_crowd_count();
 	pthread_mutex_lock(&runtime->lock);
-	runtime->crowd = count;
-	pthread_mutex_unlock(&runtime->lock);
+	if (runtime->crowd_users)
+		runtime->crowd = count;
 }
 
 uint32_t
