@@ -20,7 +20,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +36,7 @@ struct bench {
 	struct cold_report report;
 };
 
-static const char usage[] =
+const char usage_text[] =
 	"usage: cold [--dir DIR] [--mib N] [--pairs N] [--device NAME]\n"
 	"            [--with NAME=VALUE[,...]]... [--only PART]... [--as-found] [--hurry]\n"
 	"            [--json]\n"
@@ -52,40 +51,8 @@ static const char usage[] =
 	"  --hurry        do not wait for moments in which the machine is idle\n"
 	"  --json         machine-readable\n";
 
-void
-die(int code, const char *format, ...)
-{
-	va_list args;
-	fputs("cold: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fprintf(stderr, ": %s\n", strerror(code));
-	exit(1);
-}
-
 /* ------------------------------------------------------------------------------------------- */
 /* The command line */
-
-static void
-must(int holds)
-{
-	if (holds)
-		return;
-	fputs(usage, stderr);
-	exit(2);
-}
-
-static unsigned
-number(const char *text, unsigned min, unsigned max)
-{
-	char *end;
-	errno = 0;
-	unsigned long value = strtoul(text, &end, 10);
-	must(errno == 0 && *text >= '0' && *text <= '9' && *end == '\0' && value >= min &&
-	     value <= max);
-	return (unsigned)value;
-}
 
 static unsigned
 part(const char *name)

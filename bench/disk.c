@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +29,7 @@ struct request {
 	int json;
 };
 
-static const char usage[] =
+const char usage_text[] =
 	"usage: disk [--dir DIR] [--mib N] [--rounds N] [--finals N] [--hurry] [--json]\n"
 	"  --dir DIR    where the file is made: $TMPDIR, else /tmp\n"
 	"  --mib N      its size, a multiple of 64 (1024)\n"
@@ -38,38 +37,6 @@ static const char usage[] =
 	"  --finals N   passes of the quickest of each kind and size, 0 for none (9)\n"
 	"  --hurry      do not wait for moments in which the machine is idle\n"
 	"  --json       machine-readable\n";
-
-void
-die(int code, const char *format, ...)
-{
-	va_list args;
-	fputs("disk: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fprintf(stderr, ": %s\n", strerror(code));
-	exit(1);
-}
-
-static void
-must(int holds)
-{
-	if (holds)
-		return;
-	fputs(usage, stderr);
-	exit(2);
-}
-
-static unsigned
-number(const char *text, unsigned min, unsigned max)
-{
-	char *end;
-	errno = 0;
-	unsigned long value = strtoul(text, &end, 10);
-	must(errno == 0 && *text >= '0' && *text <= '9' && *end == '\0' && value >= min &&
-	     value <= max);
-	return (unsigned)value;
-}
 
 static struct request
 read_words(int argc, char **argv)

@@ -56,8 +56,17 @@ struct facts {
 	double load;
 };
 
+/* What the program says of its words: its own. */
+extern const char usage_text[];
+
 /* Says why on stderr and ends the process with 1. */
 __attribute__((noreturn, format(printf, 2, 3))) void die(int code, const char *format, ...);
+
+/* Prints the usage and ends the process with 2 unless holds. */
+void must(int holds);
+
+/* A word that must be a number of this range. */
+unsigned number(const char *text, unsigned min, unsigned max);
 
 /* A file of noise in dir that has no name any more, and a ring of touched memory. head, which may
  * be NULL, has to stay. */
