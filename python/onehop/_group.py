@@ -32,7 +32,7 @@ from os import stat
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from . import _abi, _library, _runtime, arenas, errors, loading
+from . import _abi, _runtime, arenas, errors, loading
 from ._move import Buffer, Extent, OnTurn, Plan, Transfer
 from ._peers import FAILED, FINE, STOPPED, TROUBLE, TURN_S, Ending, Peers
 from .model import Item, Rows, Selection

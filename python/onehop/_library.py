@@ -7,9 +7,12 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 from . import _abi, errors
+
+H = TypeVar("H", bound="Handle")
 
 _FILE = "libonehop.so"
 _lock = threading.Lock()
@@ -103,6 +106,35 @@ def sized(struct: type[Any]) -> Any:
     made = struct()
     made.size = ctypes.sizeof(struct)
     return made
+
+
+class Handle:
+    """Something of the C library's; `close` ends it, at the latest when it is collected.
+
+    As a context manager it is closed at the end. A class of these names the function that ends it.
+    """
+
+    _end = ""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+
+    def __enter__(self: H) -> H:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives it back. Again is no error."""
+        handle = getattr(self, "handle", None)
+        if handle:
+            self.handle = ctypes.c_void_p()
+            run(self._end, handle)
 
 
 def path_bytes(path: str | bytes | os.PathLike[Any]) -> bytes:

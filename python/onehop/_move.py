@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_uint64
 from struct import Struct
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -32,26 +31,7 @@ OnTurn = Callable[[int, int], None]
 _EXTENT = Struct(_abi.FORMATS["onehop_extent"])
 
 
-class _Handle:
-    """Something of the C library's; `close` ends it, at the latest when it is collected."""
-
-    _end = ""
-
-    def __init__(self) -> None:
-        self.handle = c_void_p()
-
-    def close(self) -> None:
-        """Gives it back. Again is no error."""
-        handle = getattr(self, "handle", None)
-        if handle:
-            self.handle = c_void_p()
-            _library.run(self._end, handle)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class Buffer(_Handle):
+class Buffer(_library.Handle):
     """Memory that bytes go to; see ``onehop/buffer.h``.
 
     Parameters
@@ -123,7 +103,7 @@ class Extent(NamedTuple):
     buffer_offset: int
 
 
-class Plan(_Handle):
+class Plan(_library.Handle):
     """What to move, cut into segments with routes. Make it by one of the class methods."""
 
     _end = "plan_destroy"
@@ -185,7 +165,7 @@ class Plan(_Handle):
             yield segment
 
 
-class Transfer(_Handle):
+class Transfer(_library.Handle):
     """A plan in motion; see ``onehop/transfer.h``. Leaving it as a context manager cancels it.
 
     One thread at a time may use it, but `cancel` and `progress` are for any thread.
@@ -204,13 +184,6 @@ class Transfer(_Handle):
         self._indexes = (c_uint64 * _ARRIVALS)()
         plan.transfers.add(self)
         _library.call("transfer_prepare", plan.handle, byref(self.handle))
-
-    def __enter__(self) -> Transfer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def start(self, after_stream: int | None = None) -> None:
         """Starts moving bytes and returns.
@@ -251,15 +224,6 @@ class Transfer(_Handle):
             raise errors.from_struct(status, error)
         return self._indexes[:count.value]
 
-    def arrivals(self) -> Iterator[int]:
-        """Indexes of extents as they land, each once."""
-        while True:
-            try:
-                landed = self.landed()
-            except errors.End:
-                return
-            yield from landed
-
     def wait(self, on_turn: OnTurn | None = None) -> _abi.Completion:
         """Waits until it has ended, in turns, helping with the work.
 
@@ -289,10 +253,6 @@ class Transfer(_Handle):
         progress = _library.sized(_abi.Progress)
         _library.ask("transfer_progress", self.handle, byref(progress))
         return progress.bytes_landed, progress.bytes_total
-
-    def join(self, stream: int) -> None:
-        """Work given to the CUDA stream after this call sees the bytes; does not wait for them."""
-        _library.call("transfer_join", self.handle, stream)
 
     def cancel(self) -> None:
         """Asks it to stop and returns at once. Any thread."""

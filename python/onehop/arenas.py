@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from . import arrays, dtypes, errors
 from ._move import Buffer
 from ._runtime import Runtime
-from .devices import HOST, Device
+from .devices import HOST, Device, DeviceInput, parse
 from .model import Item
 
 _HUGE_PAGE = 2 << 20
@@ -143,8 +143,8 @@ class TorchFramework:
 
     def tensors(self, items: Sequence[Item], memory: Memory, begin: int) -> list[Any]:
         self.check(items)
-        # set_() on an empty tensor makes no view, as as_strided() would; new_empty() is the quickest
-        # way to an empty one.
+        # set_() on an empty tensor makes no view, as as_strided() would; new_empty() is the
+        # quickest way to an empty one.
         types, storage = self._types, memory.owner.untyped_storage()
         empties: dict[Any, Any] = {}
         made = []
@@ -303,6 +303,15 @@ def choose_device(framework: str, runtime: Runtime) -> Device:
     if framework == "array" and runtime.cuda_device_count():
         return Device("cuda", 0)
     return HOST
+
+
+def chosen(name: str | None, device: DeviceInput, runtime: Runtime,
+           raw: bool = False) -> tuple[Framework, Device]:
+    """What makes the tensors, and where they go, by what a caller said or left open (None)."""
+    target = None if device is None else parse(device)
+    kind = choose(name, target, runtime)
+    target = target or choose_device(kind, runtime)
+    return make(kind, target, runtime, raw), target
 
 
 def make(name: str, device: Device, runtime: Runtime, raw: bool = False) -> Framework:

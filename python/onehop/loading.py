@@ -320,10 +320,7 @@ def load(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
     """
     _check_words(verify, arena)
     runtime = _runtime.get(route=route)
-    target = None if device is None else devices.parse(device)
-    kind = arenas.choose(framework, target, runtime)
-    target = target or arenas.choose_device(kind, runtime)
-    maker = arenas.make(kind, target, runtime, raw)
+    maker, target = arenas.chosen(framework, device, runtime, raw)
     phases = Phases()
     with _together(process_group, maker, arena) as ranks:
         runtime = ranks.runtime(runtime, route) if ranks else runtime

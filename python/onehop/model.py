@@ -9,7 +9,6 @@ import ctypes
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_void_p
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _abi, _library, _runtime, errors
@@ -88,8 +87,10 @@ class Metadata(NamedTuple):
     value: str | int | float | bool
 
 
-class Model:
+class Model(_library.Handle):
     """An open model: its headers are read, its tensors are not.
+
+    Selections of it and plans must be gone when it is closed.
 
     Parameters
     ----------
@@ -104,39 +105,19 @@ class Model:
         See ``onehop_model_open``.
     """
 
+    _end = "model_close"
+
     def __init__(self, path: Path, runtime: _runtime.Runtime | None = None) -> None:
+        super().__init__()
         self.path = os.fsdecode(path)
         self.runtime = runtime or _runtime.get()
-        self.handle = c_void_p()
         encoded = _library.path_bytes(path)
         _library.call("model_open", self.runtime.handle, encoded, byref(self.handle))
         self._info: _abi.ModelInfo = _library.sized(_abi.ModelInfo)
         _library.ask("model_query", self.handle, byref(self._info))
 
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<onehop.Model {self.path!r}: {self.tensor_count} tensors>"
-
-    def close(self) -> None:
-        """Closes it. Selections of it and plans must be gone. Again is no error."""
-        handle = getattr(self, "handle", None)
-        if handle:
-            self.handle = c_void_p()
-            _library.run("model_close", handle)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return not self.handle
 
     @property
     def format(self) -> str:
@@ -247,8 +228,10 @@ def _name_bytes(name: str) -> bytes:
     return encoded
 
 
-class Selection:
+class Selection(_library.Handle):
     """Some of a model's tensors, whole or one rank's part, and their places in one arena.
+
+    Plans made from it stay good when it is closed.
 
     Parameters
     ----------
@@ -273,11 +256,13 @@ class Selection:
         Of the plan's file.
     """
 
+    _end = "selection_destroy"
+
     def __init__(self, model: Model, patterns: Iterable[str] = (), *,
                  tp: tuple[int, int] = (0, 1), tp_plan: TpPlan | None = None,
                  tp_uneven: str = "refuse") -> None:
+        super().__init__()
         self.model = model
-        self.handle = c_void_p()
         rank, size = _check_tp(tp)
         if tp_uneven not in ("refuse", "split"):
             raise errors.InvalidArgument(f"tp_uneven is {tp_uneven!r}",
@@ -300,25 +285,8 @@ class Selection:
         self._info: _abi.SelectionInfo = _library.sized(_abi.SelectionInfo)
         _library.ask("selection_query", self.handle, byref(self._info))
 
-    def __enter__(self) -> Selection:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
     def __len__(self) -> int:
         return int(self._info.count)
-
-    def close(self) -> None:
-        """Gives it back. Plans made from it stay good. Again is no error."""
-        handle = getattr(self, "handle", None)
-        if handle:
-            self.handle = c_void_p()
-            _library.run("selection_destroy", handle)
 
     @property
     def nbytes(self) -> int:

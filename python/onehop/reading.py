@@ -16,7 +16,7 @@ from ctypes import byref
 from typing import Any, NamedTuple
 
 from . import _abi, _library, _progress, _runtime, arenas, arrays, devices, dtypes, errors
-from ._move import Buffer, Extent, Plan, Transfer, _Handle, run
+from ._move import Buffer, Extent, Plan, Transfer, run
 from ._progress import Progress
 from ._runtime import Runtime
 from .devices import Device, DeviceInput
@@ -63,7 +63,7 @@ def open_model(path: Path, runtime: Runtime) -> Model:
     return Model(path, runtime)
 
 
-class _File(_Handle):
+class _File(_library.Handle):
     """A file of any kind, open for transfers."""
 
     _end = "file_close"
@@ -115,13 +115,6 @@ def _item(name: str, dtype: str, shape: tuple[int, ...], nbytes: int, offset: in
     """A whole tensor at an offset of its file."""
     return Item(name, dtype, shape, nbytes, 0, 0, 0, offset, block_elements, block_bytes, -1, 0,
                 shape)
-
-
-def _framework(device: DeviceInput, framework: str | None, runtime: Runtime) -> arenas.Framework:
-    """What tensors are made by, as `onehop.load` chooses it."""
-    target = None if device is None else devices.parse(device)
-    kind = arenas.choose(framework, target, runtime)
-    return arenas.make(kind, target or arenas.choose_device(kind, runtime), runtime)
 
 
 # ---- memory of the caller's
@@ -327,7 +320,7 @@ def read(path: Path, offset: int = 0, nbytes: int | None = None, device: DeviceI
         count = file.nbytes - offset if nbytes is None else nbytes
         file.check_range(offset, count, "read")
         return file.tensor(_item("", "U8", (count,), count, offset, 1, 1),
-                           _framework(device, framework, runtime), progress)
+                           arenas.chosen(framework, device, runtime)[0], progress)
     target = _target(out)
     count = target.nbytes if nbytes is None else nbytes
     if count != target.nbytes:
@@ -466,7 +459,7 @@ def load_npy(path: Path, device: DeviceInput = None, *, framework: str | None = 
     if head.data_offset + nbytes > file.nbytes:
         raise _malformed_npy(file.path, f"its array takes {nbytes} bytes from {head.data_offset} "
                                         f"on, and the file has {file.nbytes}")
-    maker = _framework(device, framework, runtime)
+    maker, _ = arenas.chosen(framework, device, runtime)
     if head.is_fortran and maker.name == "array":
         raise errors.UnsupportedData(f"{file.path} is in Fortran's order, which onehop.Array lacks",
                                      "load it as torch or numpy, or save it in C's order")
@@ -591,7 +584,7 @@ class GDSModelLoader:
         file = _File(runtime, path)
         file.check_range(offset, wanted, tensor_name)
         return file.tensor(_item(tensor_name, name, whole, wanted, offset, *block),
-                           _framework(self.device, self._framework, runtime))
+                           arenas.chosen(self._framework, self.device, runtime)[0])
 
 
 def _find(path: str, name: str, runtime: Runtime) -> Item:

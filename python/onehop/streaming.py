@@ -28,7 +28,7 @@ from ctypes import byref
 from types import TracebackType
 from typing import Any
 
-from . import _abi, _library, _progress, _runtime, arenas, devices, errors, loading
+from . import _abi, _library, _progress, _runtime, arenas, errors, loading
 from ._move import Buffer, OnTurn, Plan, Transfer
 from ._progress import Progress
 from ._runtime import Runtime
@@ -490,10 +490,7 @@ def stream(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
         raise errors.InvalidArgument(f"max_device_bytes is {max_device_bytes}",
                                      f"give {_GRAIN * _SHARES * 2} bytes at least")
     runtime = _runtime.get(route=route)
-    target = None if device is None else devices.parse(device)
-    kind = arenas.choose(framework, target, runtime)
-    target = target or arenas.choose_device(kind, runtime)
-    maker = arenas.make(kind, target, runtime, raw)
+    maker, _ = arenas.chosen(framework, device, runtime, raw)
     model = open_model(path, runtime)
     selection = loading.select(model, tensors, tp, tp_plan, tp_uneven)
     items: list[Item] = []
