@@ -74,14 +74,9 @@ static int
 has_transfers(const struct onehop_runtime *runtime, const struct oh_rt_device *device)
 {
 	const struct onehop_transfer *t = runtime->active;
-	if (!t)
-		return 0;
-	do {
-		if (t->device == device)
-			return 1;
-		t = t->next;
-	} while (t != runtime->active);
-	return 0;
+	while (t && t->device != device)
+		t = oh_active_after(runtime, NULL, t);
+	return t != NULL;
 }
 
 /* Its context is gone, and with it all that was pinned and allocated. The ring goes now, unless a

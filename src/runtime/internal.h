@@ -194,6 +194,14 @@ struct onehop_runtime {
 	uint64_t crowd_ns;
 };
 
+/* The next after t in the ring of active transfers, NULL at its end; with `only` there is no other. */
+static inline struct onehop_transfer *
+oh_active_after(const struct onehop_runtime *runtime, const struct onehop_transfer *only,
+		const struct onehop_transfer *t)
+{
+	return only || t->next == runtime->active ? NULL : t->next;
+}
+
 /* 1 in a forked child; then *error says so. */
 int oh_forked(const struct onehop_runtime *runtime, struct onehop_error *error);
 

@@ -26,14 +26,6 @@ oh_since_start(const struct onehop_transfer *transfer)
 	return oh_max(oh_now_ns() - transfer->started_ns, 1);
 }
 
-/* The next after t in the ring of active transfers, NULL at its end; with `only` there is no other. */
-static inline struct onehop_transfer *
-oh_active_after(const struct onehop_runtime *runtime, const struct onehop_transfer *only,
-		const struct onehop_transfer *t)
-{
-	return only || t->next == runtime->active ? NULL : t->next;
-}
-
 /* schedule.c: wakes a thread that sleeps, if there is one. */
 void oh_wake_one(struct onehop_runtime *runtime);
 /* Opens windows: all that need no block, and as many others as there are free blocks. */
