@@ -23,6 +23,7 @@ rate wanders; --token takes the time from a process's start to the first token o
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import peers_parent
 import peers_report
 import peers_run
 
@@ -116,6 +118,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"peers.py: {error}", file=sys.stderr)
         return 2
+    # As pip leaves the packages that it installs.
+    compileall.compile_dir(os.path.join(peers_parent.ROOT, "python"), quiet=2)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is found is shown then, too
     try:
         peers_run.measure(run)

@@ -238,6 +238,7 @@ def draw(found: Found, path: str) -> None:
         panel.set_title(title)
         panel.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(-0.6, max(1, len(names)) - 0.4)
     for tick in panels[0].get_yticklabels():
         if tick.get_text().startswith("onehop"):
             tick.set_fontweight("bold")

@@ -504,14 +504,15 @@ class Ranks(AbstractContextManager["Ranks"]):
         return _runtime.get(route=route, ranks_per_node=self.size)
 
     def fill(self, selection: Selection, placement: loading.Placement, runtime: _runtime.Runtime,
-             on_turn: OnTurn | None, phases: loading.Phases) -> tuple[list[Any], _abi.Completion]:
+             on_turn: OnTurn | None,
+             phases: loading.Phases) -> tuple[loading.Tensors, _abi.Completion]:
         """Moves the bytes with the other ranks, and makes the tensors meanwhile.
 
         Returns
         -------
-        (list, Completion)
-            The tensors; the C library's struct, whose bytes are all tensors' and whose other
-            figures are of what this rank read.
+        (Tensors, Completion)
+            The tensors by name; the C library's struct, whose bytes are all tensors' and whose
+            other figures are of what this rank read.
         """
         framework, memory = self._framework, placement.memories[0]
         with ExitStack() as stack:
@@ -526,28 +527,31 @@ class Ranks(AbstractContextManager["Ranks"]):
                 stack.callback(plan.close)
             with phases.phase("prepare"):
                 transfer = Transfer(plan)
-            with phases.phase("agree"):
-                self._agree(table.digest())
+            digest = table.digest()
+            self._peers.say_ready(digest)
             begin = time.perf_counter()
             with transfer:
+                # What this rank reads goes into its own memory, whatever the others load.
                 transfer.start(framework.stream())
                 with phases.phase("tensors"), loading.collector_paused():
-                    made = placement.tensors()
+                    made = placement.named()
+                with phases.phase("agree"):
+                    self._agree(digest)
                 self._exchange(arena, transfer, [index for index, _ in own], on_turn)
                 completion = transfer.wait()
             phases.seconds["transfer"] = time.perf_counter() - begin
         completion.bytes = selection.nbytes
-        return framework.finish(made), completion
+        loading.finish(framework, made)
+        return made, completion
 
     def _agree(self, digest: str) -> None:
-        """Waits until all are ready.
+        """Waits until all have said what they load.
 
         Raises
         ------
         InvalidArgument
             One loads something else.
         """
-        self._peers.say_ready(digest)
         while len(self._peers.ready()) < self.size - 1:
             self._listen(TURN_S)
             unready = self._peers.endings().keys() - self._peers.ready().keys()

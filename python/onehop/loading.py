@@ -44,7 +44,7 @@ class Tensors(dict[str, Any]):
 
     report: report.Report
     metadata: dict[str, Any]
-    info: Mapping[str, Item]
+    info: Mapping[str, Item] = {}
 
     def __repr__(self) -> str:
         return f"<onehop.Tensors: {len(self)} tensors of {self.report.path!r}>"
@@ -163,6 +163,13 @@ class Placement:
             made += self._framework.tensors(piece, memory, begin)
         return made
 
+    def named(self) -> Tensors:
+        """The tensors by name, and what the files say of them."""
+        names = [item.name for item in self.items]
+        found = Tensors(zip(names, self.tensors()))
+        found.info = dict(zip(names, self.items))
+        return found
+
 
 def _cut(items: Sequence[Item], alignment: int, arena: str) -> Iterator[tuple[int, int, int]]:
     """Begin in the layout, bytes, and number of items of each piece of memory."""
@@ -180,12 +187,12 @@ def _cut(items: Sequence[Item], alignment: int, arena: str) -> Iterator[tuple[in
 
 
 def fill(placement: Placement, runtime: _runtime.Runtime, framework: arenas.Framework,
-         on_turn: OnTurn | None, phases: Phases) -> tuple[list[Any], _abi.Completion]:
+         on_turn: OnTurn | None, phases: Phases) -> tuple[Tensors, _abi.Completion]:
     """Moves the bytes and makes the tensors meanwhile."""
 
-    def work() -> list[Any]:
+    def work() -> Tensors:
         with phases.phase("tensors"), collector_paused():
-            return placement.tensors()
+            return placement.named()
 
     with ExitStack() as stack:
         with phases.phase("plan"):
@@ -196,7 +203,16 @@ def fill(placement: Placement, runtime: _runtime.Runtime, framework: arenas.Fram
         begin = time.perf_counter()
         made, completion = run(transfer, work, after_stream=framework.stream(), on_turn=on_turn)
         phases.seconds["transfer"] = time.perf_counter() - begin
-    return framework.finish(made), completion
+    finish(framework, made)
+    return made, completion
+
+
+def finish(framework: arenas.Framework, tensors: dict[str, Any]) -> None:
+    """Makes the tensors what the caller gets, once their bytes have landed."""
+    given = list(tensors.values())
+    done = framework.finish(given)
+    if done is not given:
+        tensors.update(zip(tensors, done))
 
 
 def metadata_of(rows: Sequence[Metadata]) -> dict[str, Any]:
@@ -330,7 +346,7 @@ def load(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
         with phases.phase("select"):
             selection = select(model, tensors, tp, tp_plan, tp_uneven)
         if selection is None:
-            return _result(model, maker, target, [], [], phases, None, False)
+            return _told(Tensors(), model, maker, target, phases, None, False)
         placement: Placement | None = None
         try:
             with phases.phase("allocate"):
@@ -342,8 +358,8 @@ def load(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
             seconds = phases.total()
             if verify:
                 placement.verify(runtime)
-            return _result(model, maker, target, placement.items, made, phases, completion,
-                           verify is not None, seconds)
+            return _told(made, model, maker, target, phases, completion, verify is not None,
+                         seconds)
         except BaseException as error:
             if isinstance(error, errors.FileChanged):
                 unpin(path)
@@ -363,14 +379,12 @@ def _together(process_group: Any, maker: arenas.Framework,
     return _group.together(process_group, maker, arena)
 
 
-def _result(model: Model, maker: arenas.Framework, target: devices.Device, items: Sequence[Item],
-            made: Sequence[Any], phases: Phases, completion: _abi.Completion | None,
-            verified: bool, seconds: float | None = None) -> Tensors:
-    """The tensors by name, and the report about them."""
-    names = [item.name for item in items]
-    result = Tensors(zip(names, made))
+def _told(made: Tensors, model: Model, maker: arenas.Framework, target: devices.Device,
+          phases: Phases, completion: _abi.Completion | None, verified: bool,
+          seconds: float | None = None) -> Tensors:
+    """The tensors, with a report about them and the files' metadata."""
     done = completion or _abi.Completion()
-    result.report = report.summary({
+    made.report = report.summary({
         "path": model.path, "format": model.format, "device": str(target),
         "framework": maker.name, "tensors": len(made), "bytes": done.bytes,
         "read_bytes": done.read_bytes,
@@ -378,9 +392,8 @@ def _result(model: Model, maker: arenas.Framework, target: devices.Device, items
         "routes": report.routes_of(done), "reasons": report.reasons_of(done.reasons),
         "phases": phases.seconds, "staging_bytes": done.ring_bytes, "verified": verified,
         "notes": model.notes})
-    result.metadata = metadata_of(model.metadata())
-    result.info = dict(zip(names, items))
-    return result
+    made.metadata = metadata_of(model.metadata())
+    return made
 
 
 def _check_words(verify: str | None, arena: str) -> None:

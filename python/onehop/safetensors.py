@@ -17,7 +17,7 @@ from . import _runtime, _slicing, arenas, devices, dtypes, errors
 from ._move import Extent, Plan, Transfer, run
 from .devices import DeviceInput
 from .errors import DataError as SafetensorError
-from .loading import Placement, collector_paused, metadata_of
+from .loading import Placement, collector_paused, finish, metadata_of
 from .model import Item, Model, Path
 
 __all__ = ["SafetensorError", "SafeSlice", "safe_open"]
@@ -135,15 +135,16 @@ class _File:
             plan = placement.plan(self._runtime, stack)
             stack.callback(plan.close)
 
-            def work() -> list[Any]:
+            def work() -> dict[str, Any]:
                 with collector_paused():
                     for item in placement.items:
                         self.check(item)
-                    return placement.tensors()
+                    names = [item.name for item in placement.items]
+                    return dict(zip(names, placement.tensors()))
 
             made, _ = run(Transfer(plan), work, after_stream=self._framework.stream())
-        names = (item.name for item in placement.items)
-        return dict(zip(names, self._framework.finish(made)))
+        finish(self._framework, made)
+        return made
 
 
 class SafeSlice:

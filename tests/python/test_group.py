@@ -523,7 +523,7 @@ def a_file_that_ends_early_on_one_rank():
 
 
 @case
-def ranks_that_load_different_things_are_told_before_a_byte_moves():
+def ranks_that_load_different_things_are_told():
     for name in UNLIKE:
         kinds = [found[name]["error"] for found in three()]
         check(set(kinds) <= {"InvalidArgument", "RankFailed"}, kinds)

@@ -350,6 +350,42 @@ def tied_weights_stay_tied():
 
 
 @case
+def parameters_are_not_made_up_before_they_are_read():
+    with Scratch() as folder:
+        transformers, torch = llama(folder)
+        made_up = need("transformers.initialization").TORCH_INIT_FUNCTIONS
+        original, calls = made_up["normal_"], []
+        made_up["normal_"] = lambda tensor, **_: calls.append(tensor)
+        try:
+            onehop.from_pretrained(transformers.LlamaForCausalLM, folder, "cpu")
+            same(len(calls), 0)
+            transformers.LlamaForCausalLM(transformers.LlamaConfig.from_pretrained(folder))
+            check(calls, "the class does without, and this case shows nothing")
+        finally:
+            made_up["normal_"] = original
+
+
+@case
+def each_parameter_has_memory_of_its_own_and_what_does_not_fit_is_named():
+    with Scratch() as folder:
+        transformers, torch = llama(folder)
+        got = onehop.from_pretrained(transformers.LlamaForCausalLM, folder, "cpu")
+        for name, parameter in got.named_parameters():
+            same(parameter.untyped_storage().nbytes(), parameter.nbytes, name)
+            check(not parameter._is_view(), name)
+        seen = []
+        onehop.from_pretrained(transformers.LlamaModel, folder, "cpu",
+                               progress=lambda *turn: seen.append(turn))
+        same(seen[-1][0], seen[-1][1])
+        config = transformers.LlamaConfig.from_pretrained(folder, intermediate_size=47)
+        holds(str(raised(StateMismatch, onehop.from_pretrained, transformers.LlamaForCausalLM,
+                         folder, "cpu", config=config)),
+              "9 of 30 tensors do not fit LlamaForCausalLM: "
+              "'model.layers.0.mlp.gate_proj.weight' is [48, 32] in the file and [47, 32] in the "
+              "model; ")
+
+
+@case
 def a_base_model_and_a_head_read_each_others_files():
     with Scratch() as folder:
         transformers, torch = llama(folder)

@@ -196,7 +196,8 @@ def a_device_that_is_left_open_is_a_gpu_where_there_is_one():
     with Scratch() as folder:
         path = model(folder, [("a", "F32", [1], bytes(4))])
         same(python(f"PATH = {path!r}\n" + code, LD_LIBRARY_PATH=look_alike()), "cuda:0 array")
-        same(python(f"PATH = {path!r}\n" + code, LD_LIBRARY_PATH=""), "cpu array")
+        same(python(f"PATH = {path!r}\n" + code, LD_LIBRARY_PATH="", CUDA_VISIBLE_DEVICES=""),
+             "cpu array")
 
 
 @case
