@@ -24,7 +24,9 @@ struct sharded {
 	struct oh_index index;
 	uint32_t *order; /* the index's files by name: the model's file i is order[i] */
 	uint32_t *place; /* and the other way */
-	struct oh_lookup map; /* of the index's entries */
+	uint32_t *listed; /* the index's entries by file, as they stand within each */
+	uint64_t *begin;  /* of each of the index's files in listed; the last is the count */
+	struct oh_lookup map; /* of the index's entries; made when a file's order is another */
 	uint8_t *is_taken; /* an entry whose tensor was found */
 };
 
@@ -124,25 +126,72 @@ entry_name(const void *owner, uint64_t at, uint64_t *bytes)
 	return (const char *)index->text + index->entries[at].name;
 }
 
+/* Sorts the entries by file, keeping their order. */
+static void
+list_entries(struct sharded *sharded)
+{
+	const struct oh_index *index = &sharded->index;
+	uint64_t *begin = sharded->begin;
+	for (uint64_t i = 0; i < index->count; i++)
+		begin[index->entries[i].file + 1]++;
+	for (uint64_t file = 0; file < index->file_count; file++)
+		begin[file + 1] += begin[file];
+	for (uint64_t i = 0; i < index->count; i++)
+		sharded->listed[begin[index->entries[i].file]++] = (uint32_t)i;
+	for (uint64_t file = index->file_count; file > 0; file--)
+		begin[file] = begin[file - 1];
+	begin[0] = 0;
+}
+
 static onehop_status
 prepare_map(struct sharded *sharded, struct onehop_error *error)
 {
 	uint64_t count = sharded->index.count;
-	onehop_status status;
 	if (count > OH_LOOKUP_MOST)
 		return oh_refuse(error, ONEHOP_LIMIT, sharded->path,
 				 "the index maps more than %u tensors", OH_LOOKUP_MOST);
-	status = oh_lookup_create(&sharded->map, count, &sharded->index, entry_name, error);
-	if (status != ONEHOP_OK)
-		return status;
-	for (uint64_t i = 0; i < count; i++)
-		oh_lookup_add(&sharded->map, i);
+	sharded->listed = malloc((count ? count : 1) * sizeof *sharded->listed);
+	sharded->begin = calloc(sharded->index.file_count + 1, sizeof *sharded->begin);
 	sharded->is_taken = calloc(count ? count : 1, 1);
 	sharded->model->tensors = malloc((count ? count : 1) * sizeof(struct oh_tensor_ref));
-	if (!sharded->is_taken || !sharded->model->tensors)
+	if (!sharded->listed || !sharded->begin || !sharded->is_taken || !sharded->model->tensors)
 		return oh_fail_no_memory(error, count * sizeof(struct oh_tensor_ref),
 					 "the tensors");
+	list_entries(sharded);
 	return ONEHOP_OK;
+}
+
+static onehop_status
+make_map(struct sharded *sharded, struct onehop_error *error)
+{
+	onehop_status status = oh_lookup_create(&sharded->map, sharded->index.count,
+						&sharded->index, entry_name, error);
+	for (uint64_t i = 0; status == ONEHOP_OK && i < sharded->index.count; i++)
+		oh_lookup_add(&sharded->map, i);
+	return status;
+}
+
+/* The entry of a tensor's name, or OH_LOOKUP_NONE. *next is the one that is expected: index and files
+ * mostly have their tensors in one order, and then no table of names is made. */
+static onehop_status
+find_entry(struct sharded *sharded, const char *name, uint64_t bytes, uint64_t *next, uint64_t end,
+	   uint64_t *found, struct onehop_error *error)
+{
+	onehop_status status = ONEHOP_OK;
+	if (*next < end) {
+		uint64_t at = sharded->listed[*next], have_bytes;
+		const char *have = entry_name(&sharded->index, at, &have_bytes);
+		if (have_bytes == bytes && memcmp(have, name, bytes) == 0) {
+			++*next;
+			*found = at;
+			return ONEHOP_OK;
+		}
+	}
+	if (!sharded->map.slots)
+		status = make_map(sharded, error);
+	if (status == ONEHOP_OK)
+		*found = oh_lookup_find(&sharded->map, name, bytes);
+	return status;
 }
 
 /* Takes the tensors that the map assigns to the model's i-th file, and notes the others. */
@@ -154,10 +203,14 @@ take_from(struct sharded *sharded, uint64_t i, struct onehop_error *error)
 	const struct oh_index_file *file = &sharded->index.files[sharded->order[i]];
 	struct oh_name_list extra = {{0}, 0, 0, 0, 0};
 	char shown[OH_SHOWN];
+	uint64_t next = sharded->begin[sharded->order[i]], end = sharded->begin[sharded->order[i] + 1];
 	for (uint64_t e = 0; e < table->count; e++) {
 		const char *name = oh_table_name(table, &table->entries[e]);
 		uint32_t bytes = table->entries[e].name_bytes;
-		uint64_t at = oh_lookup_find(&sharded->map, name, bytes);
+		uint64_t at;
+		onehop_status status = find_entry(sharded, name, bytes, &next, end, &at, error);
+		if (status != ONEHOP_OK)
+			return status;
 		if (at == OH_LOOKUP_NONE ||
 		    sharded->place[sharded->index.entries[at].file] != i) {
 			oh_name_list_add(&extra, name, bytes);
@@ -280,6 +333,8 @@ oh_model_open_index(struct onehop_model *model, const char *path, const struct o
 	status = open_sharded(&sharded, folder, error);
 	oh_lookup_destroy(&sharded.map);
 	free(sharded.is_taken);
+	free(sharded.listed);
+	free(sharded.begin);
 	free(sharded.place);
 	free(sharded.order);
 	oh_index_free(&sharded.index);
