@@ -347,6 +347,35 @@ TEST(a_tensor_in_two_files_comes_from_the_one_that_the_index_names)
 	onehop_model_close(model);
 }
 
+TEST(an_index_may_list_tensors_in_another_order_than_the_files)
+{
+	const char *const maps[3] = {
+		"\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"2.safetensors\","
+		"\"d\":\"1.safetensors\"",
+		"\"d\":\"1.safetensors\",\"c\":\"2.safetensors\",\"b\":\"1.safetensors\","
+		"\"a\":\"1.safetensors\"",
+		"\"b\":\"1.safetensors\",\"a\":\"1.safetensors\",\"d\":\"1.safetensors\","
+		"\"c\":\"2.safetensors\""};
+	struct maker maker = {.salt = 3};
+	st_add(&maker, "a", "F32", "[4]", 16);
+	st_add(&maker, "b", "F32", "[5]", 20);
+	st_add(&maker, "d", "F32", "[6]", 24);
+	st_write(&maker, scratch("orders/1.safetensors"));
+	st_one(scratch("orders/2.safetensors"), "c", 4, 3);
+	for (int i = 0; i < 3; i++) {
+		struct onehop_model *model;
+		write_index("orders", maps[i]);
+		model = open_model(scratch("orders"));
+		CHECK(model != NULL);
+		CHECK_EQ(info_of(model).tensor_count, 4);
+		CHECK_EQ(info_of(model).note_count, 0);
+		for (uint64_t t = 0; t < 4; t++)
+			CHECK_EQ(tensor_at(model, t).name[0], "abdc"[t]);
+		CHECK(holds(model, "a", 3) && holds(model, "b", 3) && holds(model, "d", 3));
+		onehop_model_close(model);
+	}
+}
+
 TEST(files_that_the_index_names_must_be_there_and_the_missing_are_listed)
 {
 	write_sharded("gap");
