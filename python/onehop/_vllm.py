@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -149,7 +148,7 @@ def _weights(path: str, prefix: str, is_wanted: Wanted | None, device: Any, grou
 
     shared: dict[str, Any] = {"device": device, "order": "file", "framework": "torch",
                               "route": route}
-    if group is not None and "process_group" in inspect.signature(stream).parameters:
+    if group is not None:
         shared["process_group"] = group
     bound = max_device_bytes or _bound(path)
     # map() and `yield from` keep no tensor that the model has let go.

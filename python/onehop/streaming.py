@@ -24,9 +24,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from ctypes import byref
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _abi, _library, _progress, _runtime, arenas, errors, loading
 from ._move import Buffer, OnTurn, Plan, Transfer
@@ -36,6 +38,10 @@ from .devices import DeviceInput
 from .loading import Chooser
 from .model import Item, Model, Path, Selection, TpPlan
 from .reading import open_model
+
+if TYPE_CHECKING:
+    from ._group import Ranks
+    from ._group_stream import Landed, Meeting
 
 __all__ = ["Stream", "stream"]
 
@@ -166,23 +172,40 @@ class _Group:
 class _Flight:
     """A group on its way. `close` it: then nothing is in flight, and the lease is left."""
 
-    def __init__(self, group: _Group, framework: arenas.Framework, runtime: Runtime) -> None:
-        self.lease = lease = _Lease(framework, group.nbytes)
+    transfer: Transfer | Landed
+
+    def __init__(self, group: _Group, framework: arenas.Framework, runtime: Runtime,
+                 ranks: Ranks | None = None) -> None:
+        self.lease = _Lease(framework, group.nbytes)
         self._framework = framework
-        memory = lease.memory
-        self._buffer = memory.buffer(runtime, framework.device)
-        self._is_wrapped = self._buffer is not memory.owner
+        self._names = [item.name for item in group.items]
         try:
-            self._plan = Plan.of_selection(group.selection, self._buffer)
-            self.transfer = Transfer(self._plan)
-            self.transfer.start(framework.stream())
-            items = group.items
-            self._names = [item.name for item in items]
-            with loading.collector_paused():
-                self._tensors = dict(enumerate(framework.tensors(items, memory, 0)))
+            if ranks is None:
+                self._start(group, runtime)
+            else:
+                self._fill(group, runtime, ranks)
         except BaseException:
             self.close()
             raise
+
+    def _start(self, group: _Group, runtime: Runtime) -> None:
+        memory, framework = self.lease.memory, self._framework
+        self._buffer = memory.buffer(runtime, framework.device)
+        self._is_wrapped = self._buffer is not memory.owner
+        self._plan = Plan.of_selection(group.selection, self._buffer)
+        self.transfer = transfer = Transfer(self._plan)
+        transfer.start(framework.stream())
+        with loading.collector_paused():
+            self._tensors = dict(enumerate(framework.tensors(group.items, memory, 0)))
+
+    def _fill(self, group: _Group, runtime: Runtime, ranks: Ranks) -> None:
+        """With the other ranks, to the last byte."""
+        from . import _group_stream
+
+        made = _group_stream.fill(group.selection, group.items, self.lease.memory,
+                                  self._framework, runtime, ranks)
+        self._tensors = dict(enumerate(made))
+        self.transfer = _group_stream.Landed(len(made), group.selection.nbytes)
 
     def close(self) -> None:
         """Cancels it if it runs."""
@@ -259,27 +282,39 @@ class _Pipeline:
     """Groups in the order of their bytes: waiting, on their way, landed."""
 
     def __init__(self, groups: Sequence[_Group], framework: arenas.Framework, runtime: Runtime,
-                 budget: int | None) -> None:
+                 budget: int | None, meeting: Meeting | None) -> None:
         self._waiting = deque(groups)
         self._flying: deque[_Flight] = deque()
         self._framework, self._runtime = framework, runtime
         self._budget = _Budget(budget)
+        self._meeting = meeting
         self._landed = 0
 
     def launch(self) -> None:
-        """Starts groups as long as there is room."""
-        while self._waiting and self._budget.has_room(self._waiting[0].nbytes):
+        """Starts groups as long as there is room; shared ones wait for their turn."""
+        while self._waiting and not self._meeting and self._budget.has_room(self._waiting[0].nbytes):
             group = self._waiting.popleft()
             self._flying.append(_Flight(group, self._framework, self._runtime))
             self._budget.take(group.nbytes)
 
     def next(self) -> _Flight | None:
         """The group to hand out next; None after the last."""
+        if self._meeting and self._waiting:
+            self._share(self._waiting.popleft(), self._meeting)
         self.launch()
         if not self._flying and self._waiting:
             self._budget.wait(self._waiting[0].nbytes)
             self.launch()
         return self._flying[0] if self._flying else None
+
+    def _share(self, group: _Group, meeting: Meeting) -> None:
+        """Loads a group with the other ranks. What fails here fails on all of them."""
+        with meeting() as ranks:
+            if not self._budget.has_room(group.nbytes):
+                self._budget.wait(group.nbytes)
+            flight = _Flight(group, self._framework, self._runtime, ranks)
+            self._flying.append(flight)
+            self._budget.take(group.nbytes)
 
     def landed(self, flight: _Flight) -> None:
         """The first group was handed out."""
@@ -324,13 +359,13 @@ class Stream(Iterator[tuple[str, Any]]):
 
     def __init__(self, model: Model, items: Sequence[Item], groups: Sequence[_Group],
                  framework: arenas.Framework, budget: int | None, order: str,
-                 progress: Progress) -> None:
+                 progress: Progress, meeting: Meeting | None) -> None:
         self.info = {item.name: item for item in items}
         self.metadata = loading.metadata_of(model.metadata())
         self.nbytes = sum(item.nbytes for item in items)
         self._title = os.path.basename(model.path)
-        self._turns = _turns(_Pipeline(groups, framework, model.runtime, budget), order, progress,
-                             self._title, self.nbytes)
+        self._turns = _turns(_Pipeline(groups, framework, model.runtime, budget, meeting), order,
+                             progress, self._title, self.nbytes)
 
     def __iter__(self) -> Stream:
         return self
@@ -447,7 +482,7 @@ def stream(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
            tp: tuple[int, int] = (0, 1), tp_plan: TpPlan | None = None, tp_uneven: str = "refuse",
            order: str = "arrival", max_device_bytes: int | None = None,
            framework: str | None = None, raw: bool = False, route: str | None = None,
-           progress: Progress = None) -> Stream:
+           progress: Progress = None, process_group: Any = None) -> Stream:
     """Yields (name, tensor) as each tensor lands.
 
         for name, tensor in onehop.stream("models/llama", "cuda", max_device_bytes=2 << 30):
@@ -466,6 +501,10 @@ def stream(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
         until its last reference (a view, an export by DLPack) is gone, with that of its
         neighbours. Twice the largest tensor, or four times for full speed, is a good bound. Left
         out: all tensors share one piece of memory.
+    process_group : torch.distributed.ProcessGroup or True, optional
+        Ranks of one machine that all make this same call and take the same tensors: see `load`.
+        Each reads its share of the bytes. Tensors come in the order of the file, a part of
+        max_device_bytes at a time; between the parts the ranks wait for each other.
 
     Returns
     -------
@@ -491,12 +530,19 @@ def stream(path: Path, device: DeviceInput = None, *, tensors: Chooser = None,
                                      f"give {_GRAIN * _SHARES * 2} bytes at least")
     runtime = _runtime.get(route=route)
     maker, _ = arenas.chosen(framework, device, runtime, raw)
-    model = open_model(path, runtime)
-    selection = loading.select(model, tensors, tp, tp_plan, tp_uneven)
+    meeting: Meeting | None = None
+    if process_group is not None:
+        from . import _group
+
+        meeting = partial(_group.together, process_group, maker, "one")
     items: list[Item] = []
     groups: list[_Group] = []
-    if selection is not None:
-        items = selection.items()
-        maker.check(items)
-        groups = _groups(selection, items, max_device_bytes, tp, tp_plan, tp_uneven)
-    return Stream(model, items, groups, maker, max_device_bytes, order, progress)
+    # With other ranks, so that what one of them cannot open fails on all.
+    with meeting() if meeting else nullcontext():
+        model = open_model(path, runtime)
+        selection = loading.select(model, tensors, tp, tp_plan, tp_uneven)
+        if selection is not None:
+            items = selection.items()
+            maker.check(items)
+            groups = _groups(selection, items, max_device_bytes, tp, tp_plan, tp_uneven)
+    return Stream(model, items, groups, maker, max_device_bytes, order, progress, meeting)

@@ -279,6 +279,41 @@ def killed_while_others_get_ready(folder):
         return whole(folder)
 
 
+def streamed(folder):
+    """With a bound, so that the ranks meet several times."""
+    stream = onehop.stream(os.path.join(folder, "model"), DEVICE, process_group=True,
+                           max_device_bytes=4 << 20)
+    tensors = {name: tensor.clone() for name, tensor in stream}
+    return {"digest": digest(tensors), "names": len(tensors)}
+
+
+def stream_of(folder, name="model", keep=False):
+    """A bounded stream whose tensors are kept or not; the error it ends with."""
+    kept = []
+    try:
+        for pair in onehop.stream(os.path.join(folder, name), DEVICE, process_group=True,
+                                  max_device_bytes=4 << 20):
+            kept.append(pair if keep else pair[0])
+            del pair
+    except BaseException as error:
+        return {"error": type(error).__name__, "words": str(error),
+                "rank": getattr(error, "rank", None)}
+    return {"names": len(kept)}
+
+
+def stream_of_none(folder):
+    return stream_of(folder, "model" if RANK != 1 else "none")
+
+
+def stream_that_is_kept(folder):
+    return stream_of(folder, keep=RANK == 1)
+
+
+def stream_in_the_middle(folder):
+    with only(1, _group._Arena, "may_issue", on_call(3, fails(ValueError("an error of a test")))):
+        return stream_of(folder)
+
+
 def pairs(folder):
     """Two groups of two load two models at the same time."""
     import torch.distributed as distributed
@@ -420,12 +455,15 @@ def ill(session_of, name, culprit, kind, words):
         holds(got["words"], words)
 
 
-GOOD = ("whole", "by_gather", "some", "rows", "one_file", "nothing", "progress", "options",
+GOOD = ("whole", "by_gather", "streamed", "some", "rows", "one_file", "nothing", "progress", "options",
         "unlike")
 BAD = {"missing": ("NotFound", "none"), "no_memory": ("NoMemory", "there is none"),
        "in_the_middle": ("ValueError", "an error of a test"),
        "in_the_middle_by_gather": ("ValueError", "an error of a test"),
        "late": ("Mismatch", "it differs"),
+       "stream_of_none": ("NotFound", "none"),
+       "stream_that_is_kept": ("Limit", "max_device_bytes"),
+       "stream_in_the_middle": ("ValueError", "an error of a test"),
        "interrupted_while_ready": ("KeyboardInterrupt", ""),
        "interrupted_while_issuing": ("KeyboardInterrupt", ""),
        "interrupted_while_reading": ("KeyboardInterrupt", ""),
@@ -442,7 +480,7 @@ def two():
 def three():
     """Each failure is followed by the next scenario in the same group, and all by a good load."""
     return session(3, "whole", *BAD, *UNLIKE, "elsewhere", "two_at_once", "cut_short",
-                   "whole_again", "by_gather")
+                   "whole_again", "by_gather", "streamed")
 
 
 def whole_again(folder):
@@ -455,6 +493,14 @@ def two_ranks_have_all_bytes_and_read_half_of_them_each():
     for name in ("whole", "by_gather"):
         well(found, name, alone("model"))
     well(found, "some", alone("model", tensors=["a.*", "*.odd"]))
+
+
+@case
+def a_stream_is_shared_part_by_part():
+    for found in (*two(), *three()):
+        if "streamed" in found:
+            same((found["streamed"]["digest"], found["streamed"]["names"]),
+                 (alone("model")[0], 12))
 
 
 @case
