@@ -18,7 +18,9 @@ const struct usage bench_usage = {
 	.summary = "measure the machine's ceilings and loads beside them",
 	.about = "Makes a safetensors model of random bytes (or takes PATH), reads it into the\n"
 		 "page cache, measures what the link and the page cache can do, verifies a load\n"
-		 "byte by byte, and times loads: the first of a fresh process and the next ones.\n",
+		 "byte by byte, and times loads: the first of a fresh process and the next ones.\n"
+		 "onehop bench stream does the like for datasets, beside other loaders: see\n"
+		 "onehop bench stream --help.\n",
 	.words_min = 0,
 	.words_max = 1,
 	.option_count = 11,
@@ -230,6 +232,8 @@ int
 cmd_bench(struct out *out, int argc, char **argv)
 {
 	struct onehop_error error = {0};
+	if (argc && strcmp(argv[0], "stream") == 0)
+		return bench_stream(argc - 1, argv + 1);
 	struct bench *bench = calloc(1, sizeof *bench);
 	if (!bench) {
 		say("no memory for the benchmark", NULL);

@@ -12,11 +12,19 @@ int cmd_options(struct out *out, int argc, char **argv);
 int cmd_version(struct out *out, int argc, char **argv);
 int cmd_bench(struct out *out, int argc, char **argv);
 int cmd_prefetch(struct out *out, int argc, char **argv);
+int cmd_index(struct out *out, int argc, char **argv);
+int cmd_stream(struct out *out, int argc, char **argv);
+/* In Python. */
+int cmd_pack(struct out *out, int argc, char **argv);
+int cmd_sensors(struct out *out, int argc, char **argv);
 /* One process of bench's: not for people. */
 int cmd_bench_child(struct out *out, int argc, char **argv);
 
+/* onehop bench stream: becomes Python. */
+int bench_stream(int argc, char **argv);
+
 extern const struct usage load_usage, list_usage, explain_usage, options_usage, version_usage,
-	bench_usage, prefetch_usage;
+	bench_usage, prefetch_usage, index_usage, pack_usage, sensors_usage, stream_usage;
 
 /* Shared pieces of what they print. */
 void print_shape(struct out *out, const struct shape *shape);

@@ -48,6 +48,18 @@ static const struct row rows[OPT_COUNT] = {
 	[OPT_NO_VERIFY] = {"no-verify", NULL, "do not read the copies back to compare them"},
 	[OPT_FORCE] = {"force", NULL,
 		       "warm more than fits in memory; replace files in DIR that differ"},
+	[OPT_NO_CHECKSUMS] = {"no-checksums", NULL, "read headers only: the index has no CRCs then"},
+	[OPT_REPLACE] = {"replace", NULL, "make an index anew that is there and fits"},
+	[OPT_VERIFY_SHARDS] = {"verify", NULL, "compare each shard with its index, and make none"},
+	[OPT_SHUFFLE] = {"shuffle", "LEVEL", "none, shard, block or sample (sample)"},
+	[OPT_SEED] = {"seed", "N", "of the shuffle (0)"},
+	[OPT_BATCH] = {"batch", "N", "samples of a batch (256)"},
+	[OPT_RANK] = {"rank", "RANK/WORLD", "only this rank's part of the order"},
+	[OPT_FIELD] = {"field", "NAME", "only this field of the samples; again for more"},
+	[OPT_RING] = {"ring", "N", "bytes of all buffers together (768M)"},
+	[OPT_EPOCHS] = {"epochs", "N", "how many are timed (3)"},
+	[OPT_SECONDS] = {"seconds", "N", "as many epochs as that takes, instead"},
+	[OPT_VERIFY_SAMPLES] = {"verify", NULL, "check each payload's CRC in the timed epochs too"},
 	[OPT_JSON] = {"json", NULL, "print one JSON object"},
 	[OPT_QUIET] = {"quiet", NULL, "no progress bar and no table"},
 	[OPT_OPTION] = {"option", "NAME=VALUE",
@@ -171,8 +183,9 @@ take_number(enum option_id id, const char *value, int sizes, uint64_t minimum, u
 	return GO_ON;
 }
 
+/* RANK/SIZE. */
 static int
-take_tp(struct request *request, const char *value)
+take_rank(enum option_id id, const char *value, uint32_t *rank_out, uint32_t *size_out)
 {
 	char *slash, *end;
 	errno = 0;
@@ -184,27 +197,29 @@ take_tp(struct request *request, const char *value)
 		wrong = *end != '\0' || errno || size > UINT32_MAX || rank >= size;
 	}
 	if (wrong)
-		return bad_value(OPT_TP, value,
-				 "give RANK/SIZE with RANK from 0 to SIZE - 1, as 0/2");
-	request->tp_rank = (uint32_t)rank;
-	request->tp_size = (uint32_t)size;
+		return bad_value(id, value, "give RANK/SIZE with RANK from 0 to SIZE - 1, as 0/2");
+	*rank_out = (uint32_t)rank;
+	*size_out = (uint32_t)size;
 	return GO_ON;
 }
 
 static int
-take_choice(enum option_id id, const char *value, const char *const names[2], uint32_t *out)
+take_choice(enum option_id id, const char *value, const char *const *names, int count,
+	    uint32_t *out)
 {
 	char rule[96];
-	for (uint32_t i = 0; i < 2; i++)
+	int bytes = snprintf(rule, sizeof rule, "give %s", names[0]);
+	for (int i = 1; i < count; i++)
+		bytes += snprintf(rule + bytes, sizeof rule - (size_t)bytes, "%s%s",
+				  i + 1 < count ? ", " : " or ", names[i]);
+	for (int i = 0; i < count; i++)
 		if (strcmp(value, names[i]) == 0) {
-			*out = i;
+			*out = (uint32_t)i;
 			return GO_ON;
 		}
-	const char *near = nearest(value, names, 2);
+	const char *near = nearest(value, names, count);
 	if (near)
 		snprintf(rule, sizeof rule, "did you mean %s?", near);
-	else
-		snprintf(rule, sizeof rule, "give %s or %s", names[0], names[1]);
 	return bad_value(id, value, rule);
 }
 
@@ -213,7 +228,7 @@ take_checksum(struct request *request, const char *value)
 {
 	static const char *const names[2] = {"crc32", "sha256"};
 	uint32_t choice = 0;
-	int go = take_choice(OPT_CHECKSUM, value, names, &choice);
+	int go = take_choice(OPT_CHECKSUM, value, names, 2, &choice);
 	if (go == GO_ON)
 		request->checksum = choice == 0 ? CHECKSUM_CRC32 : CHECKSUM_SHA256;
 	return go;
@@ -238,21 +253,23 @@ take_option(struct request *request, const char *text)
 static int
 take(struct request *request, enum option_id id, const char *value)
 {
-	static const char *const uneven[2] = {"refuse", "split"};
+	static const char *const uneven[] = {"refuse", "split"};
+	static const char *const levels[] = {"none", "shard", "block", "sample"};
 	switch (id) {
 	case OPT_DEVICE:
 		request->device = value;
 		return GO_ON;
 	case OPT_TENSORS:
+	case OPT_FIELD:
 		request->patterns[request->pattern_count++] = value;
 		return GO_ON;
 	case OPT_TP:
-		return take_tp(request, value);
+		return take_rank(id, value, &request->tp_rank, &request->tp_size);
 	case OPT_TP_PLAN:
 		request->tp_plan = value;
 		return GO_ON;
 	case OPT_TP_UNEVEN:
-		return take_choice(id, value, uneven, &request->tp_uneven);
+		return take_choice(id, value, uneven, 2, &request->tp_uneven);
 	case OPT_REPEAT:
 		return take_number(id, value, 0, 1, 10000, &request->repeat);
 	case OPT_FRESH:
@@ -270,6 +287,20 @@ take(struct request *request, enum option_id id, const char *value)
 	case OPT_CHECKSUM:
 	case OPT_FILE_SUMS:
 		return take_checksum(request, value);
+	case OPT_SHUFFLE:
+		return take_choice(id, value, levels, 4, &request->shuffle);
+	case OPT_RANK:
+		return take_rank(id, value, &request->rank, &request->world);
+	case OPT_SEED:
+		return take_number(id, value, 0, 0, UINT64_MAX, &request->seed);
+	case OPT_BATCH:
+		return take_number(id, value, 0, 1, 1u << 24, &request->batch);
+	case OPT_RING:
+		return take_number(id, value, 1, 4096, UINT64_C(1) << 44, &request->ring);
+	case OPT_EPOCHS:
+		return take_number(id, value, 0, 1, 1000000, &request->epochs);
+	case OPT_SECONDS:
+		return take_number(id, value, 0, 1, 1000000, &request->seconds);
 	case OPT_OPTION:
 		return take_option(request, value);
 	default:
@@ -307,7 +338,7 @@ parse_option(struct request *request, const struct usage *usage, int argc, char 
 	if (!value && rows[id].value && ++*at == argc)
 		return say_usage("see --help", "--%s needs a value: %s", rows[id].name,
 				 rows[id].value);
-	request->given |= UINT32_C(1) << id;
+	request->given |= UINT64_C(1) << id;
 	if (!rows[id].value)
 		return GO_ON;
 	return take(request, id, value ? value + 1 : argv[*at]);
@@ -334,6 +365,8 @@ check_together(const struct request *request, const struct usage *usage)
 		return say_usage("give both", "--tp and --tp-plan belong together");
 	if (given(request, OPT_TP_UNEVEN) && !given(request, OPT_TP))
 		return say_usage("give --tp and --tp-plan", "--tp-uneven needs --tp");
+	if (given(request, OPT_EPOCHS) && given(request, OPT_SECONDS))
+		return say_usage("give one of them", "--epochs and --seconds exclude each other");
 	return GO_ON;
 }
 
@@ -361,10 +394,15 @@ request_parse(struct request *request, const struct usage *usage, struct out *ou
 	memset(request, 0, sizeof *request);
 	request->tp_size = 1;
 	request->repeat = 1;
+	request->shuffle = ONEHOP_SHUFFLE_SAMPLE;
+	request->world = 1;
+	request->batch = 256;
+	request->epochs = 3;
 	onehop_runtime_options_init(&request->options);
+	request->words = calloc((size_t)argc + 1, sizeof *request->words);
 	request->patterns = calloc((size_t)argc + 1, sizeof *request->patterns);
 	request->option_texts = calloc((size_t)argc + 1, sizeof *request->option_texts);
-	if (!request->patterns || !request->option_texts) {
+	if (!request->words || !request->patterns || !request->option_texts) {
 		request_drop(request);
 		say("no memory for the command line", NULL);
 		return EXIT_FAILED;
@@ -382,6 +420,7 @@ request_parse(struct request *request, const struct usage *usage, struct out *ou
 void
 request_drop(struct request *request)
 {
+	free(request->words);
 	free(request->patterns);
 	free(request->option_texts);
 }

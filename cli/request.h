@@ -28,6 +28,18 @@ enum option_id {
 	OPT_FILE_SUMS, /* --checksum too, of files */
 	OPT_NO_VERIFY,
 	OPT_FORCE,
+	OPT_NO_CHECKSUMS,
+	OPT_REPLACE,
+	OPT_VERIFY_SHARDS, /* --verify too, of shards */
+	OPT_SHUFFLE,
+	OPT_SEED,
+	OPT_BATCH,
+	OPT_RANK,
+	OPT_FIELD,
+	OPT_RING,
+	OPT_EPOCHS,
+	OPT_SECONDS,
+	OPT_VERIFY_SAMPLES, /* --verify too, of samples as they land */
 	OPT_JSON,
 	OPT_QUIET,
 	OPT_OPTION,
@@ -49,9 +61,9 @@ struct usage {
 };
 
 struct request {
-	const char *words[4];
+	const char **words;
 	int word_count;
-	uint32_t given; /* bit 1 << option_id */
+	uint64_t given; /* bit 1 << option_id */
 	const char *device;
 	const char **patterns;
 	uint64_t pattern_count;
@@ -60,6 +72,9 @@ struct request {
 	uint64_t repeat, fresh;
 	uint64_t bytes, tensor_bytes;
 	const char *dir, *to;
+	uint32_t shuffle; /* enum onehop_shuffle */
+	uint32_t rank, world;
+	uint64_t seed, batch, ring, epochs, seconds;
 	enum checksum checksum;
 	const char **option_texts; /* "NAME=VALUE" as given, for a child process */
 	int option_count;

@@ -35,6 +35,8 @@ RULES = {
         "runtime uses base, machine, engine and every back end: not model and above"),
     "model": Rule(["base", "format"], ["runtime/file.h"], ALL_PUBLIC, False,
         "model uses the public headers, base, format and runtime/file.h"),
+    "dataset": Rule(["base", "format"], ["runtime/file.h"], ALL_PUBLIC, False,
+        "dataset uses the public headers, base, format and runtime/file.h"),
     "public": Rule([], [], ALL_PUBLIC, False,
         "a public header includes public headers and nothing else of ours"),
     "user": Rule([], [], ALL_PUBLIC, False,

@@ -67,7 +67,7 @@ def number(text, names):
     """The value of a constant expression, None if it is no number."""
     text = re.sub(r"U?INT64_C\((\d+)\)", r"\1", text)
     text = re.sub(r"\b(0x[0-9a-fA-F]+|\d+)[uUlL]+\b", r"\1", text)
-    known = {"UINT64_MAX": 2 ** 64 - 1, "UINT32_MAX": 2 ** 32 - 1, **names}
+    known = {"UINT64_MAX": 2 ** 64 - 1, "UINT32_MAX": 2 ** 32 - 1, "INT64_MIN": -2 ** 63, **names}
     words = set(re.findall(r"\b[A-Za-z_]\w*", text))
     if not words <= set(known) or not re.fullmatch(r"[\w\s()+\-*<>|]+", text):
         return None

@@ -6,12 +6,14 @@
 #define ONEHOP_H
 
 #include <onehop/buffer.h>
+#include <onehop/dataset.h>
 #include <onehop/dlpack.h>
 #include <onehop/file.h>
 #include <onehop/machine.h>
 #include <onehop/measure.h>
 #include <onehop/model.h>
 #include <onehop/options.h>
+#include <onehop/pipeline.h>
 #include <onehop/plan.h>
 #include <onehop/runtime.h>
 #include <onehop/status.h>

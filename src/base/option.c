@@ -296,7 +296,7 @@ onehop_runtime_options_set(struct onehop_runtime_options *options, const char *n
 static int
 is_other_variable(const char *name, size_t length)
 {
-	static const char *const others[] = {"CONFIG", "LIBRARY", "INSTALL"};
+	static const char *const others[] = {"CONFIG", "LIBRARY", "INSTALL", "PYTHON"};
 	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
 		if (strlen(others[i]) == length && memcmp(name, others[i], length) == 0)
 			return 1;

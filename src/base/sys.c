@@ -1,8 +1,10 @@
-/* The table of system calls with the real ones in it, and the two helpers that everything uses. */
+/* The table of system calls with the real ones in it, and the helpers that everything uses. */
 #include "base/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -71,6 +73,18 @@ real_connect(int fd, const struct sockaddr *address, socklen_t bytes)
 	return connect(fd, address, bytes);
 }
 
+static int
+real_create(const char *path, int flags, mode_t mode)
+{
+	return open(path, flags | O_CREAT, mode);
+}
+
+static int
+real_dup(int fd)
+{
+	return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 struct oh_sys oh_sys = {
 	.open = real_open,
 	.close = close,
@@ -99,10 +113,18 @@ struct oh_sys oh_sys = {
 	.socket = socket,
 	.bind = real_bind,
 	.connect = real_connect,
+	.create = real_create,
+	.pwrite = pwrite,
+	.fsync = fsync,
+	.rename = rename,
+	.unlink = unlink,
+	.ftruncate = ftruncate,
+	.flock = flock,
+	.dup = real_dup,
 };
 
 /* Linux moves at most this much in one call. */
-#define MOST_IN_ONE_READ 0x7ffff000u
+#define MOST_IN_ONE_CALL 0x7ffff000u
 
 ssize_t
 oh_pread_full(int fd, void *buf, size_t bytes, off_t offset, int *failed)
@@ -110,7 +132,7 @@ oh_pread_full(int fd, void *buf, size_t bytes, off_t offset, int *failed)
 	size_t done = 0;
 	*failed = 0;
 	while (done < bytes) {
-		size_t want = bytes - done < MOST_IN_ONE_READ ? bytes - done : MOST_IN_ONE_READ;
+		size_t want = bytes - done < MOST_IN_ONE_CALL ? bytes - done : MOST_IN_ONE_CALL;
 		ssize_t got = oh_sys.pread(fd, (char *)buf + done, want, offset + (off_t)done);
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -123,6 +145,22 @@ oh_pread_full(int fd, void *buf, size_t bytes, off_t offset, int *failed)
 		done += (size_t)got;
 	}
 	return (ssize_t)done;
+}
+
+int
+oh_pwrite_full(int fd, const void *buf, size_t bytes, off_t offset)
+{
+	for (size_t done = 0; done < bytes;) {
+		size_t want = bytes - done < MOST_IN_ONE_CALL ? bytes - done : MOST_IN_ONE_CALL;
+		ssize_t put = oh_sys.pwrite(fd, (const char *)buf + done, want,
+					    offset + (off_t)done);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			return put < 0 ? errno : ENOSPC;
+		done += (size_t)put;
+	}
+	return 0;
 }
 
 uint64_t

@@ -81,6 +81,14 @@ struct oh_sys {
 	int (*socket)(int domain, int type, int protocol);
 	int (*bind)(int fd, const struct sockaddr *address, socklen_t bytes);
 	int (*connect)(int fd, const struct sockaddr *address, socklen_t bytes);
+	int (*create)(const char *path, int flags, mode_t mode); /* open with O_CREAT */
+	ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, off_t offset);
+	int (*fsync)(int fd);
+	int (*rename)(const char *from, const char *to);
+	int (*unlink)(const char *path);
+	int (*ftruncate)(int fd, off_t bytes);
+	int (*flock)(int fd, int operation);
+	int (*dup)(int fd); /* closed on exec */
 };
 
 extern struct oh_sys oh_sys;
@@ -89,6 +97,9 @@ extern struct oh_sys oh_sys;
  * the bytes read, or -1 with errno if the first read fails; a later failure is reported through
  * *failed (an errno, else 0). */
 ssize_t oh_pread_full(int fd, void *buf, size_t bytes, off_t offset, int *failed);
+
+/* Writes all of bytes at offset, going on after short writes and EINTR. 0, or an errno. */
+int oh_pwrite_full(int fd, const void *buf, size_t bytes, off_t offset);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t oh_now_ns(void);

@@ -17,6 +17,8 @@ import options_man
 from tap import Skip, case, check, run, same
 
 MAN = os.path.join(TREE, "docs", "man")
+IN_PYTHON = {"pack": "_pack_command.py", "sensors": "sensors.py"}
+"""Commands of the Python package, and where their words are."""
 
 
 def page(name):
@@ -45,8 +47,19 @@ def every_command_of_the_help_has_a_page_and_each_page_a_command():
 
 
 @case
+def pages_of_commands_in_python_have_their_options():
+    for command, module in IN_PYTHON.items():
+        with open(os.path.join(TREE, "python", "onehop", module), encoding="utf-8") as f:
+            listed = set(re.findall(r'\badd\w*\(\s*(?:"-\w", )?"--([\w-]+)"', f.read())) - {"child"}
+        check(len(listed) > 10, f"{module}: {listed}")
+        text = page(f"onehop-{command}.1")
+        same(set(re.findall(r"^\.It Fl -([\w-]+)", text, re.M)) - {"help"}, listed - {"help"},
+             f"options in onehop-{command}.1")
+
+
+@case
 def each_page_has_the_options_of_the_help_with_their_values():
-    for command in commands():
+    for command in sorted(set(commands()) - set(IN_PYTHON)):
         listed = set(re.findall(r"^  --([\w-]+)(?: (\S+))? +\S", help_of(command), re.M))
         check(listed, f"onehop {command} --help lists no option")
         text = page(f"onehop-{command}.1")

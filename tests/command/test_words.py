@@ -4,11 +4,15 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 from command import ONEHOP, Scratch, environment, run, safetensors, seeded, tensor
 from tap import case, check, holds, run as run_cases, same
 
-COMMANDS = ["load", "list", "explain", "prefetch", "bench", "options", "version"]
+COMMANDS = ["load", "list", "explain", "prefetch", "index", "pack", "sensors", "stream", "bench",
+            "options", "version"]
+IN_PYTHON = ["pack", "sensors"]
+"""Their words are the Python package's."""
 
 
 def refused(words, code, sentence, **more):
@@ -102,6 +106,8 @@ def help_goes_to_standard_output_and_names_every_command():
 @case
 def every_command_explains_itself():
     for command in COMMANDS:
+        if command in IN_PYTHON:
+            continue
         result = run(command, "--help")
         same((result.code, result.err), (0, ""), command)
         check(result.out.startswith(f"usage: onehop {command} [options]"), result.out)
@@ -109,6 +115,20 @@ def every_command_explains_itself():
         same(run("help", command).out, result.out)
         same(run(command, "-h").out, result.out)
         check(all(len(line) <= 100 for line in result.out.splitlines()), "a line is too long")
+
+
+@case
+def commands_in_python_say_what_they_lack():
+    for command in IN_PYTHON:
+        result = run(command, "--help", env=environment(ONEHOP_PYTHON="/no/python"))
+        same((result.code, result.out), (1, ""), command)
+        same(result.err, f"onehop: {command} is done in Python, and \"/no/python\" cannot be run: "
+             "No such file or directory; install Python 3.10 or later, or let ONEHOP_PYTHON name "
+             "it\n")
+        result = run(command, "--help", env=environment(ONEHOP_PYTHON=sys.executable,
+                                                        PYTHONPATH="", PYTHONNOUSERSITE="1"))
+        holds(result.err, f"onehop: {command} is done by the Python package onehop, which ")
+        same((result.code, result.out), (1, ""), command)
 
 
 @case

@@ -42,11 +42,19 @@
 	X(bind, int, (int fd, const struct sockaddr *address, socklen_t bytes),                    \
 	  (fd, address, bytes), -1, NULL, -1)                                                      \
 	X(connect, int, (int fd, const struct sockaddr *address, socklen_t bytes),                 \
-	  (fd, address, bytes), -1, NULL, -1)
+	  (fd, address, bytes), -1, NULL, -1)                                                      \
+	X(create, int, (const char *path, int flags, mode_t mode), (path, flags, mode), -1, path,  \
+	  -1)                                                                                      \
+	X(fsync, int, (int fd), (fd), -1, NULL, fd)                                                \
+	X(rename, int, (const char *from, const char *to), (from, to), -1, to, -1)                 \
+	X(unlink, int, (const char *path), (path), -1, path, -1)                                   \
+	X(ftruncate, int, (int fd, off_t bytes), (fd, bytes), -1, NULL, fd)                        \
+	X(flock, int, (int fd, int operation), (fd, operation), -1, NULL, fd)                      \
+	X(dup, int, (int fd), (fd), -1, NULL, fd)
 /* Written out below. */
 #define FAULT_OTHER(X)                                                                             \
 	X(close) X(nanosleep) X(pread) X(mmap) X(munmap) X(posix_fadvise) X(capget) X(cachestat)       \
-	X(closedir)
+	X(closedir) X(pwrite)
 
 #define FAULT_PLAIN_NUMBER(name, type, parameters, arguments, failure, path, fd) FAULT_##name,
 #define FAULT_OTHER_NUMBER(name) FAULT_##name,
@@ -340,6 +348,26 @@ fault_pread(int fd, void *buf, size_t bytes, off_t offset)
 	if (keep < got)
 		memset((char *)buf + keep, 0xEE, (size_t)(got - keep));
 	return keep;
+}
+
+/* What a short write did not write is not there. */
+static ssize_t
+fault_pwrite(int fd, const void *buf, size_t bytes, off_t offset)
+{
+	struct fault fault;
+	if (!fault_enter(FAULT_pwrite, NULL, fd, &fault))
+		return fault_real.pwrite(fd, buf, bytes, offset);
+	if (fault.how == FAULT_FAILS) {
+		errno = fault.code;
+		return -1;
+	}
+	if (fault.how == FAULT_ENDS)
+		return 0;
+	if (fault.how == FAULT_ONE_BYTE)
+		bytes = 1;
+	if (fault.how == FAULT_HALF)
+		bytes = (bytes + 1) / 2;
+	return fault_real.pwrite(fd, buf, bytes, offset);
 }
 
 static void *

@@ -143,6 +143,87 @@ INDEX = {
 }
 
 
+def member(name, data=b"", kind=b"0", size=None, magic=b"ustar\x0000", prefix=b""):
+    """A header with its right sum, and the blocks of data."""
+    size = b"%011o\0" % len(data) if size is None else size
+    head = name.ljust(100, b"\0") + b"0000644\0" + bytes(16) + size.ljust(12, b"\0") + b"%011o\0" % 0
+    head += b" " * 8 + kind + bytes(100) + magic.ljust(8, b"\0") + bytes(80) + prefix
+    head = head.ljust(512, b"\0")
+    return head[:148] + b"%06o\0 " % sum(head) + head[156:] + data + bytes(-len(data) % 512)
+
+
+def record(key, value):
+    length = next(n for n in range(len(key) + len(value) + 3, 99) if len(b"%d %s=%s\n" % (n, key, value)) == n)
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+END = bytes(1024)
+NPY = b"\x93NUMPY\1\0\x3b\0{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" + bytes(24)
+TAR = {
+    "two": b"\0" + member(b"d/0.jpg", b"abc") + member(b"d/0.json") + END,
+    "fixed": b"\1" + member(b"d/0.jpg", b"abc") + member(b"d/0.npy", NPY) + END,
+    "npy": b"\0" + NPY,
+    "long": b"\1" + member(b"././@LongLink", b"x" * 120 + b".jpg\0", b"L", magic=b"ustar  ") + member(b"x", b"y") + END,
+    "link": b"\1" + member(b"././@LongLink", b"t" * 120 + b"\0", b"K") + member(b"l", b"", b"2") + END,
+    "pax": b"\1" + member(b"p", record(b"path", b"a.jpg") + record(b"size", b"3"), b"x") + member(b"b", b"abc") + END,
+    "global": b"\1" + member(b"g", record(b"comment", b"c"), b"g") + member(b"n.b", b"abc", prefix=b"a/b") + END,
+    "sparse": b"\1" + member(b"p", record(b"GNU.sparse.major", b"1"), b"x") + member(b"b") + END,
+    "base-256": b"\1" + member(b"a.b", b"abc", size=b"\x80" + bytes(10) + b"\3") + END,
+    "spaces": b"\1" + member(b"a.b", b"abc", size=b"        3 \0") + member(b"._a.b") + member(b"__x__/a.b") + END,
+    "old": b"\1" + member(b"d/", b"", b"\0", magic=b"") + member(b"h", b"", b"1", size=b"00000000777\0") + END,
+    "joined": b"\1" + member(b"a.b", b"abc") + END + member(b"c.d", b"abc") + END,
+    "trailer": b"\5" + member(b"a.b", b"abc") + END + b"trailer!" * 128,
+    "lone": b"\1" + member(b"a.b", b"abc") + bytes(512) + member(b"c.d", b"abc") + END,
+    "empty": b"\0" + END,
+    "gzip": b"\0\x1f\x8b\x08\0",
+}
+
+
+def shard_index(sections, **changed):
+    """An index whose sums a set first bit has made right; changed: header fields by their place."""
+    places, at = [], 128 + 32 * len(sections)
+    for kind, size, data in sections:
+        at += -at % 64
+        places.append(struct.pack("<IIQQQ", kind, 0, at, len(data), len(data) // size))
+        at += len(data)
+    at += -at % 64
+    counts = {kind: len(data) // size for kind, size, data in sections}
+    head = bytearray(struct.pack("<8s2I6Q4I48x", b"ONEHOPIX", 1, 128, at, 40960, 8192, 2, counts[1] - 1,
+                                 counts[3], len(sections), 1, 4096, 2))
+    for place, value in changed.items():
+        struct.pack_into("<Q", head, int(place[1:]), value)
+    out = bytes(head) + b"".join(places)
+    for _, _, data in sections:
+        out += bytes(-len(out) % 64) + data
+    return b"\1" + out + bytes(-len(out) % 64)
+
+
+SECTIONS = [
+    (1, 16, struct.pack("<6Q", 0, 0, 1, 3, 2, 6)),
+    (2, 1, b"a/0a/1"),
+    (3, 32, struct.pack("<QQIHHII", 4096, 152, 7, 0, 0, 1, 0) + struct.pack("<QQIHHII", 4608, 9, 7, 1, 0, 0, 0)),
+    (4, 8, struct.pack("<4I", 0, 3, 3, 4)),
+    (5, 1, b"npyjsondrivecam0"),
+    (6, 72, struct.pack("<2HI8Q", 12, 2, 128, 3, 2, 0, 0, 0, 0, 0, 0)),
+    (7, 24, struct.pack("<qIIIIqIIII", 5, 0, 0, 1, 0, -5, 2**32 - 1, 2**32 - 1, 9, 0)),
+    (8, 8, struct.pack("<2I", 7, 5)),
+    (9, 8, struct.pack("<2I", 12, 4)),
+    (10, 8, struct.pack("<2q", 5, -2**63)),
+]
+EMPTY = [(1, 16, bytes(16)), (2, 1, b""), (3, 32, b""), (4, 8, b""), (5, 1, b"")]
+SHARD = {
+    "all": shard_index(SECTIONS),
+    "least": shard_index(SECTIONS[:3] + [SECTIONS[3], SECTIONS[4]]),
+    "empty": shard_index(EMPTY),
+    "unknown": shard_index(EMPTY + [(77, 3, b"abc")]),
+    "twice": shard_index(EMPTY + [EMPTY[4]]),
+    "newer": shard_index(EMPTY, _8=128 << 32 | 2),
+    "sums": b"\0" + shard_index(SECTIONS)[1:],
+    "short": shard_index(SECTIONS)[:500],
+    "samples": shard_index(SECTIONS, _48=2**64 - 1),
+}
+
+
 def number(value):
     size = next(i for i in range(4) if value < 1 << (8 << i))
     return bytes([size]) + value.to_bytes(1 << size, "little")
@@ -260,7 +341,7 @@ def main(argv):
         return 2
     safetensors = {n: struct.pack("<Q", size) + text.encode() for n, (size, text) in SAFETENSORS.items()}
     kinds = {"json": JSON, "safetensors": safetensors, "gguf": GGUF, "index": INDEX, "plan": PLAN, "flow": FLOW,
-             "options": OPTIONS}
+             "options": OPTIONS, "tar": TAR, "shard": SHARD}
     for kind, seeds in kinds.items():
         os.makedirs(os.path.join(argv[1], kind), exist_ok=True)
         for name, data in seeds.items():

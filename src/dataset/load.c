@@ -1,0 +1,260 @@
+/* One shard, opened: its file, its index in memory, checked (entries.c) and tied to each other.
+ *
+ * The index is read, not mapped: a file map that is cut off under its reader is a SIGBUS. A large one
+ * is read by several threads, which also touch its memory. Payloads are not read.
+ */
+#include "dataset/dataset.h"
+
+#include "base/arith.h"
+#include "base/crc32c.h"
+#include "base/sys.h"
+#include "dataset/crew.h"
+#include "format/fail.h"
+#include "format/shard_file.h"
+#include "runtime/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* From here on memory comes in huge pages. */
+#define LARGE_BYTES (UINT64_C(4) << 20)
+/* What one thread reads at once. */
+#define PIECE_BYTES (UINT64_C(16) << 20)
+#define END_BLOCKS 1024
+
+static void *
+get_memory(uint64_t bytes)
+{
+	if (bytes < LARGE_BYTES)
+		return malloc(oh_max(bytes, 1));
+	void *memory = oh_sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				   -1, 0);
+	if (memory == MAP_FAILED)
+		return NULL;
+	oh_sys.madvise(memory, bytes, MADV_HUGEPAGE);
+	return memory;
+}
+
+static void
+free_memory(void *memory, uint64_t bytes)
+{
+	if (bytes < LARGE_BYTES)
+		free(memory);
+	else
+		oh_sys.munmap(memory, bytes);
+}
+
+static uint64_t
+size_of(const struct onehop_file *file)
+{
+	struct onehop_file_info info = {.size = sizeof info};
+	onehop_file_query(file, &info);
+	return info.bytes;
+}
+
+struct reading {
+	struct onehop_file *file;
+	uint8_t *memory;
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+static onehop_status
+read_piece(void *context, uint32_t worker, uint64_t index, struct onehop_error *error)
+{
+	const struct reading *r = context;
+	uint64_t at = index * PIECE_BYTES;
+	(void)worker;
+	return oh_file_pread(r->file, r->memory + at, oh_min(PIECE_BYTES, r->bytes - at),
+			     r->offset + at, error);
+}
+
+/* Reads bytes [offset, offset + bytes) of file as the shard's index. */
+static onehop_status
+read_index(struct onehop_file *file, const char *path, uint64_t offset, uint64_t bytes,
+	   const struct oh_shard_loading *how, struct oh_dataset_shard *shard,
+	   struct onehop_error *error)
+{
+	uint64_t limit = how->index_limit;
+	if (bytes > limit) {
+		oh_refuse(error, ONEHOP_LIMIT, path,
+			  "an index of %llu bytes: %llu are left of the memory that may be used",
+			  (unsigned long long)bytes, (unsigned long long)limit);
+		oh_remedy(error, "open fewer shards, or on a machine with more memory");
+		return ONEHOP_LIMIT;
+	}
+	void *memory = get_memory(bytes);
+	if (!memory)
+		return oh_fail_no_memory(error, bytes, "a shard's index");
+	struct reading reading = {file, memory, offset, bytes};
+	onehop_status status = oh_crew_run(how->threads, (bytes + PIECE_BYTES - 1) / PIECE_BYTES,
+					   read_piece, &reading, error);
+	if (!status)
+		status = oh_shard_open(memory, bytes, path, &shard->view, error);
+	if (status) {
+		free_memory(memory, bytes);
+		return status;
+	}
+	shard->index = memory;
+	shard->index_bytes = bytes;
+	return ONEHOP_OK;
+}
+
+/* The last 64 bytes of the shard. There are none: *trailer begins with a NUL. */
+static onehop_status
+read_trailer(const struct oh_dataset_shard *shard, struct oh_shard_trailer *trailer,
+	     struct onehop_error *error)
+{
+	uint64_t bytes = size_of(shard->file), end;
+	trailer->magic[0] = '\0';
+	if (bytes < sizeof *trailer)
+		return ONEHOP_OK;
+	onehop_status status = oh_file_pread(shard->file, trailer, sizeof *trailer,
+					     bytes - sizeof *trailer, error);
+	if (status)
+		return status;
+	if (memcmp(trailer->magic, OH_TRAILER_MAGIC, sizeof trailer->magic) != 0) {
+		trailer->magic[0] = '\0';
+		return ONEHOP_OK;
+	}
+	if (trailer->version != OH_SHARD_VERSION)
+		return oh_refuse(error, ONEHOP_UNSUPPORTED_DATA, shard->path,
+				 "a trailer of version %u, this onehop knows version %d",
+				 trailer->version, OH_SHARD_VERSION);
+	if (oh_crc32c(0, trailer, offsetof(struct oh_shard_trailer, crc32c)) != trailer->crc32c ||
+	    oh_add(trailer->index_offset, trailer->index_bytes, &end) ||
+	    end > bytes - sizeof *trailer || trailer->tar_end > trailer->index_offset) {
+		oh_refuse(error, ONEHOP_MALFORMED, shard->path,
+			  "the trailer in its last 64 bytes is damaged");
+		oh_remedy(error, "get a good copy, or make an index beside it: onehop index");
+		return ONEHOP_MALFORMED;
+	}
+	return ONEHOP_OK;
+}
+
+static onehop_status
+use_trailer(struct oh_dataset_shard *shard, const struct oh_shard_loading *how,
+	    struct onehop_error *error)
+{
+	struct oh_shard_trailer trailer;
+	onehop_status status = read_trailer(shard, &trailer, error);
+	if (status)
+		return status;
+	if (trailer.magic[0])
+		return read_index(shard->file, shard->path, trailer.index_offset,
+				  trailer.index_bytes, how, shard, error);
+	oh_refuse(error, ONEHOP_NOT_FOUND, shard->path,
+		  "it has no index: there is no file of its name with .onehop behind it, and no "
+		  "trailer in it");
+	oh_remedy(error, "make one: onehop index");
+	return ONEHOP_NOT_FOUND;
+}
+
+/* The side file, where there is one, else the trailer. */
+static onehop_status
+find_index(const struct oh_shard_loading *how, struct oh_dataset_shard *shard,
+	   struct onehop_error *error)
+{
+	struct onehop_file *file;
+	size_t length = strlen(shard->path);
+	char *side = malloc(length + sizeof ".onehop");
+	if (!side)
+		return oh_fail_no_memory(error, length, "a path");
+	memcpy(side, shard->path, length);
+	memcpy(side + length, ".onehop", sizeof ".onehop");
+	onehop_status status = onehop_file_open(how->runtime, side, &file, error);
+	if (status == ONEHOP_NOT_FOUND) {
+		status = use_trailer(shard, how, error);
+	} else if (!status) {
+		status = read_index(file, side, 0, size_of(file), how, shard, error);
+		onehop_file_close(file);
+	}
+	free(side);
+	return status;
+}
+
+/* ------------------------------------------------------------------ tied to its shard */
+
+static onehop_status
+mismatch(const struct oh_dataset_shard *shard, struct onehop_error *error, const char *what,
+	 uint64_t there, uint64_t told)
+{
+	oh_refuse(error, ONEHOP_MISMATCH, shard->path,
+		  "its index is of another shard: %s is %llu, and %llu by the index", what,
+		  (unsigned long long)there, (unsigned long long)told);
+	oh_remedy(error, "make the index again: onehop index");
+	return ONEHOP_MISMATCH;
+}
+
+/* The blocks of zeros that end the archive. */
+static onehop_status
+check_end(const struct oh_dataset_shard *shard, struct onehop_error *error)
+{
+	uint64_t tar_end = shard->view.tar_end;
+	uint8_t blocks[END_BLOCKS];
+	uint64_t bytes = oh_min(sizeof blocks, shard->view.shard_bytes - tar_end);
+	onehop_status status = oh_file_pread(shard->file, blocks, bytes, tar_end, error);
+	for (uint64_t i = 0; i < bytes && !status; i++) {
+		if (!blocks[i])
+			continue;
+		oh_refuse(error, ONEHOP_MISMATCH, shard->path,
+			  "its index is of another shard: the archive does not end at offset %llu",
+			  (unsigned long long)tar_end);
+		oh_remedy(error, "make the index again: onehop index");
+		status = ONEHOP_MISMATCH;
+	}
+	return status;
+}
+
+static onehop_status
+tie(const struct oh_dataset_shard *shard, struct onehop_error *error)
+{
+	const struct oh_shard_view *view = &shard->view;
+	struct oh_shard_trailer trailer;
+	uint64_t bytes = size_of(shard->file);
+	if (bytes != view->shard_bytes)
+		return mismatch(shard, error, "its size in bytes", bytes, view->shard_bytes);
+	onehop_status status = check_end(shard, error);
+	if (status || !(view->flags & OH_SHARD_TRAILER))
+		return status;
+	status = read_trailer(shard, &trailer, error);
+	if (!status && !trailer.magic[0])
+		return mismatch(shard, error, "the number of its trailers", 0, 1);
+	if (!status && trailer.tar_end != view->tar_end)
+		return mismatch(shard, error, "the archive's end in its trailer", trailer.tar_end,
+				view->tar_end);
+	if (!status && trailer.index_crc32c != view->header_crc32c)
+		return mismatch(shard, error, "the checksum of the index in its trailer",
+				trailer.index_crc32c, view->header_crc32c);
+	return status;
+}
+
+/* ------------------------------------------------------------------ */
+
+onehop_status
+oh_shard_load(const struct oh_shard_loading *how, const char *path,
+	      struct oh_dataset_shard *shard, struct oh_shard_load *load,
+	      struct onehop_error *error)
+{
+	struct onehop_file_info info = {.size = sizeof info};
+	onehop_status status = onehop_file_open(how->runtime, path, &shard->file, error);
+	if (status)
+		return status;
+	onehop_file_query(shard->file, &info);
+	shard->path = info.path;
+	status = find_index(how, shard, error);
+	if (!status)
+		status = tie(shard, error);
+	if (!status)
+		status = oh_entries_check(shard, how->threads, load, error);
+	return status;
+}
+
+void
+oh_shard_unload(struct oh_dataset_shard *shard)
+{
+	if (shard->index)
+		free_memory(shard->index, shard->index_bytes);
+	onehop_file_close(shard->file);
+}
