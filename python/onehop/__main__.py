@@ -1,7 +1,8 @@
 """``python -m onehop``: the command, as far as the package brings it.
 
-``load``, ``explain``, ``list`` and ``version`` are done here, over the C library that the package
-carries; everything else is handed to the ``onehop`` command of a full installation.
+``load``, ``explain``, ``list``, ``pack``, ``sensors`` and ``version`` are done here, over the C
+library that the package carries; everything else is handed to the ``onehop`` command of a full
+installation.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from . import errors
@@ -76,8 +77,9 @@ def _version(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m onehop", description="Moves model weights into GPU memory.",
-        epilog="run -- COMMAND runs a command with its model loading done by onehop. Other "
-               "commands are those of the onehop program, where that is installed.")
+        epilog="run -- COMMAND runs a command with its model loading done by onehop; pack and "
+               "sensors make shards, see pack --help. Other commands are those of the onehop "
+               "program, where that is installed.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, action, words in (("load", _load, "load a model, and say how it went"),
                                 ("explain", _explain, "say how a load would travel, and why")):
@@ -93,6 +95,24 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(action=_list)
     commands.add_parser("version", help="what runs").set_defaults(action=_version)
     return parser
+
+
+_VERBS = {"pack": "_pack_command", "sensors": "sensors", "bench-stream": "_bench_stream"}
+"""Commands of a module each, which defines ``main(words) -> int`` and raises its errors."""
+
+
+def _run_verb(words: Sequence[str]) -> int:
+    """A command of a module."""
+    try:
+        module = importlib.import_module(f".{_VERBS[words[0]]}", __package__)
+        return int(module.main(words[1:]))
+    except ModuleNotFoundError as error:
+        name = error.name or "a module"
+        if name.partition(".")[0] == __package__:
+            raise
+        print(f"onehop: {words[0]} needs {name}, which is not installed; pip install {name}",
+              file=sys.stderr)
+        return STATUS_FAILED
 
 
 def _runner() -> ModuleType | None:
@@ -119,6 +139,17 @@ def _status(error: errors.OnehopError) -> int:
     return {1: STATUS_USAGE, 5: STATUS_DATA}.get(group, STATUS_FAILED)
 
 
+def _guarded(action: Callable[[], int]) -> int:
+    """The action's exit status, or that of its error, which is said."""
+    try:
+        return action()
+    except errors.OnehopError as error:
+        print(f"onehop: {error}", file=sys.stderr)
+        return _status(error)
+    except KeyboardInterrupt:
+        return 130
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit status."""
     words = list(sys.argv[1:] if words is None else words)
@@ -126,17 +157,13 @@ def main(words: Sequence[str] | None = None) -> int:
         runner = _runner()
         if runner is not None:
             return int(runner.run(words[1:]))
+    if words and words[0] in _VERBS:
+        return _guarded(lambda: _run_verb(words))
     known = ("load", "explain", "list", "version")
     if words and not words[0].startswith("-") and words[0] not in known:
         return _hand_over(words)
     arguments = _parser().parse_args(words)
-    try:
-        return int(arguments.action(arguments))
-    except errors.OnehopError as error:
-        print(f"onehop: {error}", file=sys.stderr)
-        return _status(error)
-    except KeyboardInterrupt:
-        return 130
+    return _guarded(lambda: int(arguments.action(arguments)))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from typing import Any, Final
 
 AUTO: Final = 18446744073709551614
 FOREVER: Final = 18446744073709551615
+NO_NAME: Final = 4294967295
+NO_TIME: Final = -9223372036854775808
+PIPELINE_PLACES_MOST: Final = 1024
 SHAPE_INLINE: Final = 8
 UNSET: Final = 18446744073709551615
 VERSION_MAJOR: Final = 0
@@ -63,22 +66,6 @@ CACHE_COUNT: Final = 3
 LOOK_ALWAYS: Final = 0
 LOOK_COUNT: Final = 1
 
-# enum onehop_dl_device
-DL_CPU: Final = 1
-DL_CUDA: Final = 2
-
-# enum onehop_export_flags
-EXPORT_READ_ONLY: Final = 1
-EXPORT_COPIED: Final = 2
-EXPORT_OLD: Final = 4
-
-# enum onehop_pressure_known
-PRESSURE_THROTTLED: Final = 1
-PRESSURE_IO: Final = 2
-PRESSURE_MEMORY: Final = 4
-PRESSURE_GROUP_IO: Final = 8
-PRESSURE_GROUP_MEMORY: Final = 16
-
 # enum onehop_reason
 REASON_SMALL_PIECES: Final = 1
 REASON_NO_BATCH_COPY: Final = 2
@@ -94,6 +81,47 @@ REASON_FEW_CORES: Final = 1024
 
 # enum onehop_start_flags
 START_AFTER_STREAM: Final = 1
+
+# enum onehop_align
+ALIGN_NONE: Final = 0
+ALIGN_MEMBER: Final = 1
+ALIGN_SAMPLE: Final = 2
+
+# enum onehop_pad
+PAD_GNU: Final = 0
+PAD_PAX: Final = 1
+PAD_DIR: Final = 2
+
+# enum onehop_shuffle
+SHUFFLE_NONE: Final = 0
+SHUFFLE_SHARD: Final = 1
+SHUFFLE_BLOCK: Final = 2
+SHUFFLE_SAMPLE: Final = 3
+
+# enum onehop_remainder
+REMAINDER_DROP: Final = 0
+REMAINDER_PAD: Final = 1
+REMAINDER_UNEVEN: Final = 2
+
+# enum onehop_damage
+DAMAGE_REFUSE: Final = 0
+DAMAGE_SKIP: Final = 1
+
+# enum onehop_dl_device
+DL_CPU: Final = 1
+DL_CUDA: Final = 2
+
+# enum onehop_export_flags
+EXPORT_READ_ONLY: Final = 1
+EXPORT_COPIED: Final = 2
+EXPORT_OLD: Final = 4
+
+# enum onehop_pressure_known
+PRESSURE_THROTTLED: Final = 1
+PRESSURE_IO: Final = 2
+PRESSURE_MEMORY: Final = 4
+PRESSURE_GROUP_IO: Final = 8
+PRESSURE_GROUP_MEMORY: Final = 16
 
 # enum onehop_tp_uneven
 TP_REFUSE: Final = 0
@@ -194,46 +222,6 @@ class BufferInfo(Structure):
     ]
 
 
-class DlTensor(Structure):
-    """struct onehop_dl_tensor"""
-
-    _fields_ = [
-        ("data", c_void_p),
-        ("device_type", c_int32),
-        ("device_id", c_int32),
-        ("ndim", c_int32),
-        ("code", c_uint8),
-        ("bits", c_uint8),
-        ("lanes", c_uint16),
-        ("shape", c_void_p),
-        ("strides", c_void_p),
-        ("byte_offset", c_uint64),
-    ]
-
-
-class DlManaged(Structure):
-    """struct onehop_dl_managed"""
-
-    _fields_ = [
-        ("major", c_uint32),
-        ("minor", c_uint32),
-        ("context", c_void_p),
-        ("deleter", c_void_p),
-        ("flags", c_uint64),
-        ("tensor", DlTensor),
-    ]
-
-
-class DlManagedOld(Structure):
-    """struct onehop_dl_managed_old"""
-
-    _fields_ = [
-        ("tensor", DlTensor),
-        ("context", c_void_p),
-        ("deleter", c_void_p),
-    ]
-
-
 class FileInfo(Structure):
     """struct onehop_file_info"""
 
@@ -242,21 +230,6 @@ class FileInfo(Structure):
         ("reserved", c_uint32),
         ("path", c_void_p),
         ("bytes", c_uint64),
-    ]
-
-
-class Pressure(Structure):
-    """struct onehop_pressure"""
-
-    _fields_ = [
-        ("size", c_uint32),
-        ("known", c_uint32),
-        ("throttled_periods", c_uint64),
-        ("throttled_us", c_uint64),
-        ("io_us", c_uint64),
-        ("memory_us", c_uint64),
-        ("group_io_us", c_uint64),
-        ("group_memory_us", c_uint64),
     ]
 
 
@@ -343,6 +316,366 @@ class Progress(Structure):
         ("running", c_uint32),
         ("bytes_landed", c_uint64),
         ("bytes_total", c_uint64),
+    ]
+
+
+class ShardOptions(Structure):
+    """struct onehop_shard_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("align", c_uint32),
+        ("pad", c_uint32),
+        ("alignment_bytes", c_uint32),
+        ("mtime", c_int64),
+        ("sync", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class PartSource(Structure):
+    """struct onehop_part_source"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("field", c_void_p),
+        ("data", c_void_p),
+        ("path", c_void_p),
+        ("offset", c_uint64),
+        ("bytes", c_uint64),
+        ("dtype", c_void_p),
+        ("shape", c_uint64 * 8),
+        ("data_offset", c_uint64),
+        ("timestamp_ns", c_int64),
+        ("joined", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class SampleSource(Structure):
+    """struct onehop_sample_source"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("rows", c_uint32),
+        ("key", c_void_p),
+        ("episode", c_void_p),
+        ("stream", c_void_p),
+        ("timestamp_ns", c_int64),
+    ]
+
+
+class ShardInfo(Structure):
+    """struct onehop_shard_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("has_trailer", c_uint32),
+        ("samples", c_uint64),
+        ("members", c_uint64),
+        ("payload_bytes", c_uint64),
+        ("shard_bytes", c_uint64),
+        ("index_bytes", c_uint64),
+        ("skipped", c_uint64),
+        ("apple_doubles", c_uint64),
+    ]
+
+
+class DatasetInfo(Structure):
+    """struct onehop_dataset_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("has_checksums", c_uint32),
+        ("shards", c_uint64),
+        ("samples", c_uint64),
+        ("parts", c_uint64),
+        ("fields", c_uint64),
+        ("episodes", c_uint64),
+        ("streams", c_uint64),
+        ("payload_bytes", c_uint64),
+        ("fingerprint", c_uint64),
+    ]
+
+
+class Shard(Structure):
+    """struct onehop_shard"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("alignment_bytes", c_uint32),
+        ("path", c_void_p),
+        ("first_sample", c_uint64),
+        ("samples", c_uint64),
+        ("bytes", c_uint64),
+        ("file", c_void_p),
+    ]
+
+
+class Name(Structure):
+    """struct onehop_name"""
+
+    _fields_ = [
+        ("text", c_void_p),
+        ("bytes", c_uint64),
+    ]
+
+
+class Field(Structure):
+    """struct onehop_field"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("name", Name),
+        ("dtype", c_void_p),
+        ("shape", c_uint64 * 8),
+        ("data_offset", c_uint64),
+        ("parts", c_uint64),
+        ("min_bytes", c_uint64),
+        ("max_bytes", c_uint64),
+    ]
+
+
+class Sample(Structure):
+    """struct onehop_sample"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("parts", c_uint32),
+        ("shard", c_uint64),
+        ("key", Name),
+        ("offset", c_uint64),
+        ("bytes", c_uint64),
+        ("timestamp_ns", c_int64),
+        ("episode", c_uint32),
+        ("stream", c_uint32),
+        ("rows", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class Part(Structure):
+    """struct onehop_part"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("field", c_uint32),
+        ("crc32c", c_uint32),
+        ("rank", c_uint32),
+        ("shard", c_uint64),
+        ("offset", c_uint64),
+        ("bytes", c_uint64),
+        ("dtype", c_void_p),
+        ("shape", c_uint64 * 8),
+        ("data_offset", c_uint64),
+        ("timestamp_ns", c_int64),
+    ]
+
+
+class SampleColumns(Structure):
+    """struct onehop_sample_columns"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("shard", c_void_p),
+        ("timestamp_ns", c_void_p),
+        ("episode", c_void_p),
+        ("stream", c_void_p),
+        ("rows", c_void_p),
+    ]
+
+
+class PartColumns(Structure):
+    """struct onehop_part_columns"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("shard", c_void_p),
+        ("offset", c_void_p),
+        ("bytes", c_void_p),
+        ("crc32c", c_void_p),
+        ("type", c_void_p),
+    ]
+
+
+class Type(Structure):
+    """struct onehop_type"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("dtype", c_void_p),
+        ("shape", c_uint64 * 8),
+        ("data_offset", c_uint64),
+    ]
+
+
+class OrderOptions(Structure):
+    """struct onehop_order_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("shuffle", c_uint32),
+        ("remainder", c_uint32),
+        ("rank", c_uint32),
+        ("world", c_uint32),
+        ("lanes", c_uint32),
+        ("seed", c_uint64),
+        ("epoch", c_uint64),
+        ("batch", c_uint64),
+        ("start", c_uint64),
+        ("block_bytes", c_uint64),
+        ("window_bytes", c_uint64),
+        ("samples", c_void_p),
+        ("sample_count", c_uint64),
+    ]
+
+
+class OrderInfo(Structure):
+    """struct onehop_order_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("samples", c_uint64),
+        ("rows", c_uint64),
+        ("batches", c_uint64),
+        ("dropped", c_uint64),
+        ("padded", c_uint64),
+        ("blocks", c_uint64),
+    ]
+
+
+class Range(Structure):
+    """struct onehop_range"""
+
+    _fields_ = [
+        ("shard", c_uint64),
+        ("offset", c_uint64),
+        ("bytes", c_uint64),
+    ]
+
+
+class FeedField(Structure):
+    """struct onehop_feed_field"""
+
+    _fields_ = [
+        ("field", c_uint32),
+        ("on_host", c_uint32),
+    ]
+
+
+class FeedOptions(Structure):
+    """struct onehop_feed_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("verify", c_uint32),
+        ("damage", c_uint32),
+        ("groups", c_uint32),
+        ("device", c_void_p),
+        ("ring_bytes", c_uint64),
+        ("gap_bytes", c_uint64),
+        ("fields", c_void_p),
+        ("field_count", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+        ("after_stream", c_uint64),
+    ]
+
+
+class Group(Structure):
+    """struct onehop_group"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("slot", c_uint32),
+        ("first_batch", c_uint64),
+        ("batches", c_uint64),
+        ("rows", c_uint64),
+        ("samples", c_void_p),
+        ("pad", c_void_p),
+        ("offsets", c_void_p),
+        ("bytes", c_void_p),
+        ("device_buffer", c_void_p),
+        ("host_buffer", c_void_p),
+        ("order", c_uint64),
+    ]
+
+
+class FeedInfo(Structure):
+    """struct onehop_feed_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("groups", c_uint32),
+        ("device_bytes", c_uint64),
+        ("host_bytes", c_uint64),
+        ("payload_bytes", c_uint64),
+        ("read_bytes", c_uint64),
+        ("rows", c_uint64),
+        ("damaged", c_uint64),
+        ("waited_ns", c_uint64),
+        ("idle_ns", c_uint64),
+    ]
+
+
+class DlTensor(Structure):
+    """struct onehop_dl_tensor"""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", c_void_p),
+        ("strides", c_void_p),
+        ("byte_offset", c_uint64),
+    ]
+
+
+class DlManaged(Structure):
+    """struct onehop_dl_managed"""
+
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("context", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", DlTensor),
+    ]
+
+
+class DlManagedOld(Structure):
+    """struct onehop_dl_managed_old"""
+
+    _fields_ = [
+        ("tensor", DlTensor),
+        ("context", c_void_p),
+        ("deleter", c_void_p),
+    ]
+
+
+class Pressure(Structure):
+    """struct onehop_pressure"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("known", c_uint32),
+        ("throttled_periods", c_uint64),
+        ("throttled_us", c_uint64),
+        ("io_us", c_uint64),
+        ("memory_us", c_uint64),
+        ("group_io_us", c_uint64),
+        ("group_memory_us", c_uint64),
     ]
 
 
@@ -457,6 +790,52 @@ class Destination(Structure):
     ]
 
 
+class PipelineOptions(Structure):
+    """struct onehop_pipeline_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("places", c_uint32),
+        ("alignment", c_uint64),
+    ]
+
+
+class Read(Structure):
+    """struct onehop_read"""
+
+    _fields_ = [
+        ("tag", c_uint64),
+        ("file_offset", c_uint64),
+        ("buffer_offset", c_uint64),
+        ("bytes", c_uint64),
+    ]
+
+
+class ReadDone(Structure):
+    """struct onehop_read_done"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("status", c_int32),
+        ("tag", c_uint64),
+        ("bytes", c_uint64),
+    ]
+
+
+class PipelineInfo(Structure):
+    """struct onehop_pipeline_info"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("in_flight", c_uint32),
+        ("reads", c_uint64),
+        ("bytes", c_uint64),
+        ("short_bytes", c_uint64),
+        ("failed_reads", c_uint64),
+        ("busy_ns", c_uint64),
+    ]
+
+
 FORMATS: Final[dict[str, str]] = {
     "onehop_error": "=iiii768s240s",
     "onehop_runtime_options": "=IIQQQQQQQQQQ",
@@ -464,15 +843,33 @@ FORMATS: Final[dict[str, str]] = {
     "onehop_runtime_info": "=IIQQQQQQQ",
     "onehop_device_info": "=II128s48s32s64sQQII",
     "onehop_buffer_info": "=IIQQQQ",
-    "onehop_dl_tensor": "=QiiiBBHQQQ",
     "onehop_file_info": "=IIQQ",
-    "onehop_pressure": "=IIQQQQQQ",
     "onehop_extent": "=QQQQQQQQ",
     "onehop_segment": "=IIIIQQQQQQ",
     "onehop_plan_info": "=IIQQQQQ",
     "onehop_start_options": "=IIQ",
     "onehop_completion": "=IIQQ8QQQQQQQQ",
     "onehop_progress": "=IIQQ",
+    "onehop_shard_options": "=IIIIqII",
+    "onehop_part_source": "=IIQQQQQQ8QQqII",
+    "onehop_sample_source": "=IIQQQq",
+    "onehop_shard_info": "=IIQQQQQQQ",
+    "onehop_dataset_info": "=IIQQQQQQQQ",
+    "onehop_shard": "=IIQQQQQ",
+    "onehop_name": "=QQ",
+    "onehop_part": "=IIIIQQQQ8QQq",
+    "onehop_sample_columns": "=IIQQQQQ",
+    "onehop_part_columns": "=IIQQQQQ",
+    "onehop_type": "=IIQ8QQ",
+    "onehop_order_options": "=IIIIIIQQQQQQQQ",
+    "onehop_order_info": "=IIQQQQQQ",
+    "onehop_range": "=QQQ",
+    "onehop_feed_field": "=II",
+    "onehop_feed_options": "=IIIIQQQQQIIQ",
+    "onehop_group": "=IIQQQQQQQQQQ",
+    "onehop_feed_info": "=IIQQQQQQQQ",
+    "onehop_dl_tensor": "=QiiiBBHQQQ",
+    "onehop_pressure": "=IIQQQQQQ",
     "onehop_tensor": "=IIQQQ8QQQIIII",
     "onehop_model_info": "=IIQQQQQQQQ",
     "onehop_metadata": "=IIQQQQQ",
@@ -481,6 +878,10 @@ FORMATS: Final[dict[str, str]] = {
     "onehop_item": "=IiQQ8QQQQ",
     "onehop_selection_info": "=IIQQQ",
     "onehop_destination": "=QQ",
+    "onehop_pipeline_options": "=IIQ",
+    "onehop_read": "=QQQQ",
+    "onehop_read_done": "=IiQQ",
+    "onehop_pipeline_info": "=IIQQQQQ",
 }
 
 # status: name, text, Python's exception
@@ -519,17 +920,37 @@ STRUCTS: Final[dict[str, type[Structure]]] = {
     "onehop_runtime_info": RuntimeInfo,
     "onehop_device_info": DeviceInfo,
     "onehop_buffer_info": BufferInfo,
-    "onehop_dl_tensor": DlTensor,
-    "onehop_dl_managed": DlManaged,
-    "onehop_dl_managed_old": DlManagedOld,
     "onehop_file_info": FileInfo,
-    "onehop_pressure": Pressure,
     "onehop_extent": Extent,
     "onehop_segment": Segment,
     "onehop_plan_info": PlanInfo,
     "onehop_start_options": StartOptions,
     "onehop_completion": Completion,
     "onehop_progress": Progress,
+    "onehop_shard_options": ShardOptions,
+    "onehop_part_source": PartSource,
+    "onehop_sample_source": SampleSource,
+    "onehop_shard_info": ShardInfo,
+    "onehop_dataset_info": DatasetInfo,
+    "onehop_shard": Shard,
+    "onehop_name": Name,
+    "onehop_field": Field,
+    "onehop_sample": Sample,
+    "onehop_part": Part,
+    "onehop_sample_columns": SampleColumns,
+    "onehop_part_columns": PartColumns,
+    "onehop_type": Type,
+    "onehop_order_options": OrderOptions,
+    "onehop_order_info": OrderInfo,
+    "onehop_range": Range,
+    "onehop_feed_field": FeedField,
+    "onehop_feed_options": FeedOptions,
+    "onehop_group": Group,
+    "onehop_feed_info": FeedInfo,
+    "onehop_dl_tensor": DlTensor,
+    "onehop_dl_managed": DlManaged,
+    "onehop_dl_managed_old": DlManagedOld,
+    "onehop_pressure": Pressure,
     "onehop_tensor": Tensor,
     "onehop_model_info": ModelInfo,
     "onehop_metadata": Metadata,
@@ -538,6 +959,10 @@ STRUCTS: Final[dict[str, type[Structure]]] = {
     "onehop_item": Item,
     "onehop_selection_info": SelectionInfo,
     "onehop_destination": Destination,
+    "onehop_pipeline_options": PipelineOptions,
+    "onehop_read": Read,
+    "onehop_read_done": ReadDone,
+    "onehop_pipeline_info": PipelineInfo,
 }
 
 FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -552,10 +977,39 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "onehop_buffer_wrap":
         (c_int32, (c_void_p, c_char_p, c_uint64, c_uint64, POINTER(c_void_p), POINTER(Error))),
     "onehop_build_info": (c_char_p, ()),
+    "onehop_crc32c": (c_uint32, (c_uint32, c_void_p, c_uint64)),
     "onehop_cuda_device_count": (c_uint32, (c_void_p,)),
+    "onehop_dataset_close": (None, (c_void_p,)),
+    "onehop_dataset_episode_at": (c_int32, (c_void_p, c_uint64, POINTER(Name))),
+    "onehop_dataset_field_at": (c_int32, (c_void_p, c_uint64, POINTER(Field))),
+    "onehop_dataset_open":
+        (c_int32, (c_void_p, POINTER(c_char_p), c_uint64, POINTER(c_void_p), POINTER(Error))),
+    "onehop_dataset_part_at": (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(Part))),
+    "onehop_dataset_parts":
+        (c_int32, (c_void_p, c_uint64, POINTER(c_uint64), c_uint64, POINTER(PartColumns), POINTER(Error))),
+    "onehop_dataset_query": (c_int32, (c_void_p, POINTER(DatasetInfo))),
+    "onehop_dataset_sample_at": (c_int32, (c_void_p, c_uint64, POINTER(Sample))),
+    "onehop_dataset_samples":
+        (c_int32, (c_void_p, POINTER(c_uint64), c_uint64, POINTER(SampleColumns), POINTER(Error))),
+    "onehop_dataset_shard_at": (c_int32, (c_void_p, c_uint64, POINTER(Shard))),
+    "onehop_dataset_stream_at": (c_int32, (c_void_p, c_uint64, POINTER(Name))),
+    "onehop_dataset_type_at": (c_int32, (c_void_p, c_uint64, POINTER(Type))),
     "onehop_device_query": (c_int32, (c_void_p, c_char_p, POINTER(DeviceInfo), POINTER(Error))),
     "onehop_export_capsule_destroy": (None, (c_void_p,)),
     "onehop_export_capsule_name": (c_char_p, (c_uint32,)),
+    "onehop_feed_append": (c_int32, (c_void_p, c_void_p, POINTER(Error))),
+    "onehop_feed_create":
+        (c_int32, (c_void_p, c_void_p, POINTER(FeedOptions), POINTER(c_void_p), POINTER(Error))),
+    "onehop_feed_destroy": (None, (c_void_p,)),
+    "onehop_feed_next": (c_int32, (c_void_p, c_uint64, POINTER(Group), POINTER(Error))),
+    "onehop_feed_options_init": (None, (POINTER(FeedOptions),)),
+    "onehop_feed_query": (c_int32, (c_void_p, POINTER(FeedInfo))),
+    "onehop_feed_release": (c_int32, (c_void_p, c_uint32, c_uint32, c_uint64, POINTER(Error))),
+    "onehop_fetch_create":
+        (c_int32, (c_void_p, POINTER(Range), c_uint64, c_uint64, c_void_p, c_uint64, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_void_p), POINTER(Error))),
+    "onehop_fetch_destroy": (None, (c_void_p,)),
+    "onehop_fetch_start": (c_int32, (c_void_p, POINTER(StartOptions), POINTER(Error))),
+    "onehop_fetch_wait": (c_int32, (c_void_p, c_uint64, POINTER(Completion), POINTER(Error))),
     "onehop_file_close": (None, (c_void_p,)),
     "onehop_file_open": (c_int32, (c_void_p, c_char_p, POINTER(c_void_p), POINTER(Error))),
     "onehop_file_pin": (c_int32, (c_void_p, c_char_p, POINTER(Error))),
@@ -588,6 +1042,24 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         (c_int32, (c_void_p, POINTER(SelectOptions), POINTER(c_void_p), POINTER(Error))),
     "onehop_model_shape": (c_int32, (c_void_p, c_uint64, POINTER(c_uint64), c_uint64)),
     "onehop_model_unpin": (None, (c_void_p,)),
+    "onehop_order_create":
+        (c_int32, (c_void_p, POINTER(OrderOptions), POINTER(c_void_p), POINTER(Error))),
+    "onehop_order_destroy": (None, (c_void_p,)),
+    "onehop_order_options_init": (None, (POINTER(OrderOptions),)),
+    "onehop_order_query": (c_int32, (c_void_p, POINTER(OrderInfo))),
+    "onehop_order_rows":
+        (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(c_uint64), POINTER(c_uint8))),
+    "onehop_part_source_init": (None, (POINTER(PartSource),)),
+    "onehop_pipeline_alignment": (c_int32, (c_void_p, POINTER(c_uint64), POINTER(Error))),
+    "onehop_pipeline_cancel": (None, (c_void_p,)),
+    "onehop_pipeline_create":
+        (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(PipelineOptions), POINTER(c_void_p), POINTER(Error))),
+    "onehop_pipeline_destroy": (None, (c_void_p,)),
+    "onehop_pipeline_next": (c_int32, (c_void_p, c_uint64, POINTER(ReadDone), POINTER(Error))),
+    "onehop_pipeline_options_init": (None, (POINTER(PipelineOptions),)),
+    "onehop_pipeline_query": (c_int32, (c_void_p, POINTER(PipelineInfo))),
+    "onehop_pipeline_submit":
+        (c_int32, (c_void_p, POINTER(Read), POINTER(StartOptions), POINTER(Error))),
     "onehop_plan_create":
         (c_int32, (c_void_p, POINTER(Extent), c_uint64, POINTER(c_void_p), POINTER(Error))),
     "onehop_plan_destroy": (None, (c_void_p,)),
@@ -606,12 +1078,24 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "onehop_runtime_options_set":
         (c_int32, (POINTER(RuntimeOptions), c_char_p, c_char_p, POINTER(Error))),
     "onehop_runtime_query": (c_int32, (c_void_p, POINTER(RuntimeInfo))),
+    "onehop_sample_source_init": (None, (POINTER(SampleSource),)),
     "onehop_select_options_init": (None, (POINTER(SelectOptions),)),
     "onehop_selection_at": (c_int32, (c_void_p, c_uint64, POINTER(Item))),
     "onehop_selection_destroy": (None, (c_void_p,)),
     "onehop_selection_query": (c_int32, (c_void_p, POINTER(SelectionInfo))),
     "onehop_selection_read":
         (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(Item), POINTER(Tensor))),
+    "onehop_shard_index":
+        (c_int32, (c_char_p, c_uint32, c_uint32, POINTER(ShardInfo), POINTER(Error))),
+    "onehop_shard_options_init": (None, (POINTER(ShardOptions),)),
+    "onehop_shard_verify": (c_int32, (c_char_p, POINTER(ShardInfo), POINTER(Error))),
+    "onehop_shard_writer_add":
+        (c_int32, (c_void_p, POINTER(SampleSource), POINTER(PartSource), c_uint64, POINTER(Error))),
+    "onehop_shard_writer_create":
+        (c_int32, (c_char_p, POINTER(ShardOptions), POINTER(c_void_p), POINTER(Error))),
+    "onehop_shard_writer_destroy": (None, (c_void_p,)),
+    "onehop_shard_writer_finish": (c_int32, (c_void_p, POINTER(ShardInfo), POINTER(Error))),
+    "onehop_shard_writer_query": (c_int32, (c_void_p, POINTER(ShardInfo))),
     "onehop_start_options_init": (None, (POINTER(StartOptions),)),
     "onehop_status_exception": (c_char_p, (c_int32,)),
     "onehop_status_name": (c_char_p, (c_int32,)),
