@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ._runtime import options as options
     from ._runtime import version as version
     from .arrays import Array as Array
+    from .dataset import Dataset as Dataset
+    from .dataset import Keys as Keys
+    from .dataset import Ragged as Ragged
+    from .dataset import mix as mix
     from .errors import OnehopError as OnehopError
     from .installing import install as install
     from .installing import installed as installed
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from .model import Item as Item
     from .model import Model as Model
     from .model import Selection as Selection
+    from .pipeline import GPUDirectStoragePipeline as GPUDirectStoragePipeline
     from .pretrained import from_pretrained as from_pretrained
     from .reading import GDSModelLoader as GDSModelLoader
     from .reading import load_npy as load_npy
@@ -41,6 +46,11 @@ if TYPE_CHECKING:
     from .report import Explanation as Explanation
     from .report import Report as Report
     from .safetensors import safe_open as safe_open
+    from .shards import FileRange as FileRange
+    from .shards import ShardInfo as ShardInfo
+    from .shards import ShardWriter as ShardWriter
+    from .shards import index_shard as index_shard
+    from .shards import verify_shard as verify_shard
     from .streaming import Stream as Stream
     from .streaming import stream as stream
 
@@ -48,15 +58,18 @@ _HOMES = {
     "_group": ("RankFailed",),
     "_runtime": ("Option", "options", "version"),
     "arrays": ("Array",),
+    "dataset": ("Dataset", "Keys", "Ragged", "mix"),
     "errors": ("OnehopError",),
     "installing": ("install", "installed", "uninstall"),
     "into": ("StateMismatch", "load_into"),
     "loading": ("Tensors", "explain", "load", "load_file", "unpin"),
     "model": ("Item", "Model", "Selection"),
+    "pipeline": ("GPUDirectStoragePipeline",),
     "pretrained": ("from_pretrained",),
     "reading": ("GDSModelLoader", "load_npy", "read"),
     "report": ("Explanation", "Report"),
     "safetensors": ("safe_open",),
+    "shards": ("FileRange", "ShardInfo", "ShardWriter", "index_shard", "verify_shard"),
     "streaming": ("Stream", "stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

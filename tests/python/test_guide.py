@@ -31,7 +31,9 @@ from tap import case, check, holds, run, same
 
 GUIDE = os.path.join(ROOT, "docs", "guide")
 PAGES = {"drop-in.md": ("torch", "safetensors"), "streaming.md": ("torch",),
-         "tensor-parallel.md": ("torch",), "gguf.md": ("numpy",), "notebooks.md": ("torch",)}
+         "tensor-parallel.md": ("torch",), "gguf.md": ("numpy",), "notebooks.md": ("torch",),
+         "pipeline.md": ("torch",),
+         "sensors.md": ("numpy",)}
 """What a page cannot do without."""
 
 LIMIT_S = 300
