@@ -36,7 +36,7 @@ CORES = len(os.sched_getaffinity(0))
 PYTHON = os.path.join(BUILD, "python", "bin", "python")
 
 # Threads run in these; elsewhere ThreadSanitizer would only cost time.
-THREADED = ["conformance", "driver"]
+THREADED = ["conformance", "driver", "dataset"]
 
 # What each build is made with: compiler, meson options.
 BUILDS = {

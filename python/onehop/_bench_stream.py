@@ -31,7 +31,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MARK = "@stream "
 _TIMEOUT_S = 90
 _BIN_S = 0.1
-_CHECKED_BYTES = 512 << 20
+_CHECKED_BYTES = 256 << 20
 _SCHEMES = ("onehop", "webdataset", "files", "kvikio", "offsets")
 
 Row = dict[str, Any]

@@ -220,6 +220,10 @@ onehop_transfer_start(struct onehop_transfer *transfer, const struct onehop_star
 	transfer->stopped_ns = 0;
 	transfer->gated = options && options->flags & ONEHOP_START_AFTER_STREAM;
 	oh_flow_reset(&transfer->flow);
+	/* Small first windows are for a link that is idle. */
+	const struct oh_lane *lane = &transfer->device->lane;
+	if (lane->free_count < lane->made)
+		transfer->flow.reach = runtime->block_bytes;
 	oh_transfer_admit(transfer);
 	pthread_mutex_unlock(&runtime->lock);
 	return ONEHOP_OK;
