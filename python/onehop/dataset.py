@@ -188,7 +188,7 @@ class Dataset(Loop):
         Only these samples, by their numbers: a part to train on, say. They are put in rising order.
     shuffle : "sample", "block", "shard", None, or bool
         Shards change places; or blocks of 8 MiB of samples that lie side by side, over all shards;
-        or these and samples within windows of 256 MiB. True is "sample", False is None: the order
+        or these and samples within windows of 192 MiB. True is "sample", False is None: the order
         of the shards. It is a function of seed and epoch.
     seed : int
     epoch : int

@@ -15,7 +15,8 @@ SHAPE = ["include/onehop/status.h", "include/onehop/plan.h", "include/onehop/mod
          "src/base/error.h", "src/format/json.h", "src/engine/plan.h", "src/engine/facts.h",
          "src/storage/ops.h", "src/storage/local/local.h", "src/memory/ops.h",
          "src/memory/host/host.h", "src/memory/cuda/driver.h", "src/machine/machine.h",
-         "src/runtime/file.h", "src/runtime/lane.h", "src/model/model.h", "cli/cli.h"]
+         "src/runtime/file.h", "src/runtime/lane.h", "src/model/model.h",
+         "src/dataset/dataset.h", "cli/cli.h"]
 
 # A file and an include in it that must be found.
 WRONG = [
@@ -44,6 +45,10 @@ WRONG = [
     ("src/model/x.c", '"runtime/lane.h"'),
     ("src/model/x.c", "<zlib.h>"),
     ("src/model/x.c", '"model.c"'),
+    ("src/dataset/x.c", '"model/model.h"'),
+    ("src/dataset/x.c", '"runtime/lane.h"'),
+    ("src/model/x.c", '"dataset/dataset.h"'),
+    ("src/runtime/x.c", '"dataset/dataset.h"'),
     ("src/newroom/x.c", "<stdio.h>"),
     ("cli/x.c", '"base/error.h"'),
     ("cli/x.c", '"../src/engine/plan.h"'),
@@ -69,6 +74,8 @@ RIGHT = [
     ("src/runtime/x.c", '"machine/machine.h"'),
     ("src/model/x.c", '"runtime/file.h"'),
     ("src/model/x.c", "<onehop/model.h>"),
+    ("src/dataset/x.c", '"format/json.h"'),
+    ("src/dataset/x.c", '"runtime/file.h"'),
     ("cli/x.c", '"cli.h"'),
     ("cli/x.c", "<zlib.h>"),
     ("cli/x.c", "<onehop/model.h>"),
