@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -374,8 +373,8 @@ def _draw(found: Row, path: str) -> None:
     width = 0.8 / max(1, len(labels))
     for place, result in enumerate(sizes):
         for number, label in enumerate(labels):
-            share = statistics.fmean([row.get("gb_per_s", 0) / result["ceiling"]
-                                      for row in result["rows"] if row["label"] == label] or [0.0])
+            share = next((row.get("gb_per_s", 0) / result["ceiling"]
+                          for row in result["rows"] if row["label"] == label), 0.0)
             bars.bar(place + (number + 0.5) * width - 0.4, share, width * 0.92,
                      color=colours[label], label=label if place == 0 else None)
     bars.axhline(1, color="black", linewidth=1)

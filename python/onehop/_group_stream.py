@@ -43,17 +43,6 @@ class Landed:
         pass
 
 
-class _Placement(loading.Placement):
-    """Items in memory that is there already."""
-
-    def __init__(self, items: Sequence[Item], memory: arenas.Memory,
-                 framework: arenas.Framework) -> None:
-        self._items = list(items)
-        self._framework = framework
-        self._cuts = [(0, memory.nbytes, len(items))]
-        self.memories = [memory]
-
-
 def fill(selection: Selection, items: Sequence[Item], memory: arenas.Memory,
          framework: arenas.Framework, runtime: Runtime, ranks: Ranks) -> list[Any]:
     """Loads a selection into memory with the other ranks.
@@ -68,6 +57,6 @@ def fill(selection: Selection, items: Sequence[Item], memory: arenas.Memory,
     OnehopError
         As `Ranks.fill`.
     """
-    placement = _Placement(items, memory, framework)
+    placement = loading.Placement(selection, framework, memory=memory, items=items)
     made, _ = ranks.fill(selection, placement, ranks.runtime(runtime, None), None, loading.Phases())
     return list(made.values())

@@ -110,19 +110,26 @@ class Placement:
     framework : Framework
     arena : {"one", "file", "tensor"}
         One piece of memory for all, for each file, or for each tensor.
+    memory : Memory, optional
+        In place of a new piece for all.
+    items : list of Item, optional
+        The selection's, where they were read already.
     """
 
-    def __init__(self, selection: Selection, framework: arenas.Framework, arena: str) -> None:
+    def __init__(self, selection: Selection, framework: arenas.Framework, arena: str = "one",
+                 memory: arenas.Memory | None = None,
+                 items: Sequence[Item] | None = None) -> None:
         self._framework = framework
         self._selection = selection
-        self._items: list[Item] | None = None
+        self._items = items
         self._cuts: list[tuple[int, int, int]] = [(0, selection.arena_bytes, len(selection))]
         if arena != "one":
             self._cuts = list(_cut(self.items, selection.arena_alignment, arena))
-        self.memories = [framework.allocate(nbytes) for _, nbytes, _ in self._cuts]
+        self.memories = [memory] if memory else [framework.allocate(nbytes)
+                                                 for _, nbytes, _ in self._cuts]
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> Sequence[Item]:
         """The selection's items; read when first asked for."""
         if self._items is None:
             self._items = self._selection.items()

@@ -178,17 +178,18 @@ class _Flight:
                  ranks: Ranks | None = None) -> None:
         self.lease = _Lease(framework, group.nbytes)
         self._framework = framework
-        self._names = [item.name for item in group.items]
+        items = group.items
+        self._names = [item.name for item in items]
         try:
             if ranks is None:
-                self._start(group, runtime)
+                self._start(group, items, runtime)
             else:
-                self._fill(group, runtime, ranks)
+                self._fill(group, items, runtime, ranks)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, group: _Group, runtime: Runtime) -> None:
+    def _start(self, group: _Group, items: Sequence[Item], runtime: Runtime) -> None:
         memory, framework = self.lease.memory, self._framework
         self._buffer = memory.buffer(runtime, framework.device)
         self._is_wrapped = self._buffer is not memory.owner
@@ -196,13 +197,14 @@ class _Flight:
         self.transfer = transfer = Transfer(self._plan)
         transfer.start(framework.stream())
         with loading.collector_paused():
-            self._tensors = dict(enumerate(framework.tensors(group.items, memory, 0)))
+            self._tensors = dict(enumerate(framework.tensors(items, memory, 0)))
 
-    def _fill(self, group: _Group, runtime: Runtime, ranks: Ranks) -> None:
+    def _fill(self, group: _Group, items: Sequence[Item], runtime: Runtime,
+              ranks: Ranks) -> None:
         """With the other ranks, to the last byte."""
         from . import _group_stream
 
-        made = _group_stream.fill(group.selection, group.items, self.lease.memory,
+        made = _group_stream.fill(group.selection, items, self.lease.memory,
                                   self._framework, runtime, ranks)
         self._tensors = dict(enumerate(made))
         self.transfer = _group_stream.Landed(len(made), group.selection.nbytes)

@@ -3,8 +3,8 @@
  */
 #include "dataset/crew.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "base/thread.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -52,20 +52,6 @@ join_in(void *argument)
 	}
 }
 
-/* Signals are the program's threads' business. */
-static uint32_t
-hire(struct crew *crew, pthread_t *threads, uint32_t count)
-{
-	sigset_t all, before;
-	uint32_t hired = 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (hired < count && pthread_create(&threads[hired], NULL, join_in, crew) == 0)
-		hired++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return hired;
-}
-
 onehop_status
 oh_crew_run(uint32_t threads, uint64_t count, oh_crew_work work, void *context,
 	    struct onehop_error *error)
@@ -79,8 +65,8 @@ oh_crew_run(uint32_t threads, uint64_t count, oh_crew_work work, void *context,
 		threads = MOST_THREADS;
 	if (threads > count)
 		threads = (uint32_t)count;
-	if (threads > 1)
-		hired = hire(&crew, others, threads - 1);
+	while (hired + 1 < threads && oh_thread_start(&others[hired], join_in, &crew) == 0)
+		hired++;
 	join_in(&crew);
 	while (hired > 0)
 		pthread_join(others[--hired], NULL);

@@ -16,9 +16,9 @@
 #include "base/error.h"
 #include "base/give.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -420,20 +420,15 @@ onehop_feed_query(const struct onehop_feed *feed, struct onehop_feed_info *info)
 
 /* ------------------------------------------------------------------ beginning and end */
 
-/* Signals are the program's threads' business. */
 onehop_status
 oh_feed_start(struct onehop_feed *feed, struct onehop_error *error)
 {
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int failed = pthread_create(&feed->planner, NULL, planner_main, feed);
+	int failed = oh_thread_start(&feed->planner, planner_main, feed);
 	feed->threads += !failed;
 	if (!failed) {
-		failed = pthread_create(&feed->lander, NULL, lander_main, feed);
+		failed = oh_thread_start(&feed->lander, lander_main, feed);
 		feed->threads += !failed;
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!failed)
 		return ONEHOP_OK;
 	oh_fail_errno(error, failed, "cannot start the feed's threads");

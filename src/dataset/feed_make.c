@@ -9,6 +9,7 @@
 #include "base/arith.h"
 #include "base/error.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -238,17 +239,6 @@ make_gates(struct onehop_feed *feed, const char *device, struct onehop_error *er
 }
 
 static onehop_status
-init_cond(pthread_cond_t *cond, struct onehop_error *error)
-{
-	pthread_condattr_t attributes;
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	int failed = pthread_cond_init(cond, &attributes);
-	pthread_condattr_destroy(&attributes);
-	return failed ? oh_fail_errno(error, failed, "cannot make a condition variable") : ONEHOP_OK;
-}
-
-static onehop_status
 build(struct onehop_feed *feed, const struct onehop_order *order,
       const struct onehop_feed_options *options, struct onehop_error *error)
 {
@@ -296,11 +286,11 @@ onehop_feed_create(struct onehop_dataset *dataset, const struct onehop_order *or
 	feed->failed_at = UINT64_MAX;
 	pthread_mutex_init(&feed->lock, NULL);
 	/* Without attributes that ask for much these cannot fail. */
-	status = init_cond(&feed->to_planner, error);
+	status = oh_cond_init(&feed->to_planner, error);
 	if (!status)
-		status = init_cond(&feed->to_lander, error);
+		status = oh_cond_init(&feed->to_lander, error);
 	if (!status)
-		status = init_cond(&feed->to_consumer, error);
+		status = oh_cond_init(&feed->to_consumer, error);
 	if (!status)
 		status = build(feed, order, &options, error);
 	if (status)

@@ -37,7 +37,7 @@ oh_trailer_find(struct oh_walk *walk, struct oh_trailer *trailer, struct onehop_
 {
 	struct oh_shard_trailer found;
 	const uint8_t *bytes;
-	uint64_t end;
+	int is_there;
 	*trailer = (struct oh_trailer){.begin = walk->file_bytes};
 	if (walk->file_bytes % OH_TAR_BLOCK || walk->file_bytes == 0)
 		return ONEHOP_OK;
@@ -46,24 +46,12 @@ oh_trailer_find(struct oh_walk *walk, struct oh_trailer *trailer, struct onehop_
 	if (status)
 		return status;
 	memcpy(&found, bytes, sizeof found);
-	if (memcmp(found.magic, OH_TRAILER_MAGIC, sizeof found.magic) != 0)
-		return ONEHOP_OK;
-	if (found.version != OH_SHARD_VERSION) {
-		oh_refuse(error, ONEHOP_UNSUPPORTED_DATA, walk->path,
-			  "a trailer of version %u, this onehop knows version %d", found.version,
-			  OH_SHARD_VERSION);
-		oh_remedy(error, "use a newer onehop");
-		return ONEHOP_UNSUPPORTED_DATA;
-	}
-	if (found.crc32c != oh_crc32c(0, &found, offsetof(struct oh_shard_trailer, crc32c)) ||
-	    oh_add(found.index_offset, found.index_bytes, &end) ||
-	    end > walk->file_bytes - sizeof found) {
-		trailer->is_damaged = 1;
-		return ONEHOP_OK;
-	}
-	*trailer = (struct oh_trailer){found.index_offset, found.index_bytes, found.tar_end,
-				       found.index_crc32c, 1, 0};
-	return ONEHOP_OK;
+	status = oh_shard_trailer_judge(&found, walk->file_bytes, walk->path, &is_there, error);
+	if (is_there > 0)
+		*trailer = (struct oh_trailer){found.index_offset, found.index_bytes,
+					       found.tar_end, found.index_crc32c, 1, 0};
+	trailer->is_damaged = is_there < 0;
+	return status;
 }
 
 /* Takes indexed->name, whatever comes of it. */

@@ -101,36 +101,25 @@ read_index(struct onehop_file *file, const char *path, uint64_t offset, uint64_t
 	return ONEHOP_OK;
 }
 
-/* The last 64 bytes of the shard. There are none: *trailer begins with a NUL. */
+/* The last 64 bytes of the shard; *found is 0 if they are no trailer. */
 static onehop_status
-read_trailer(const struct oh_dataset_shard *shard, struct oh_shard_trailer *trailer,
+read_trailer(const struct oh_dataset_shard *shard, struct oh_shard_trailer *trailer, int *found,
 	     struct onehop_error *error)
 {
-	uint64_t bytes = size_of(shard->file), end;
-	trailer->magic[0] = '\0';
+	uint64_t bytes = size_of(shard->file);
+	*found = 0;
 	if (bytes < sizeof *trailer)
 		return ONEHOP_OK;
 	onehop_status status = oh_file_pread(shard->file, trailer, sizeof *trailer,
 					     bytes - sizeof *trailer, error);
-	if (status)
+	if (!status)
+		status = oh_shard_trailer_judge(trailer, bytes, shard->path, found, error);
+	if (*found == 0 || (*found > 0 && trailer->tar_end <= trailer->index_offset))
 		return status;
-	if (memcmp(trailer->magic, OH_TRAILER_MAGIC, sizeof trailer->magic) != 0) {
-		trailer->magic[0] = '\0';
-		return ONEHOP_OK;
-	}
-	if (trailer->version != OH_SHARD_VERSION)
-		return oh_refuse(error, ONEHOP_UNSUPPORTED_DATA, shard->path,
-				 "a trailer of version %u, this onehop knows version %d",
-				 trailer->version, OH_SHARD_VERSION);
-	if (oh_crc32c(0, trailer, offsetof(struct oh_shard_trailer, crc32c)) != trailer->crc32c ||
-	    oh_add(trailer->index_offset, trailer->index_bytes, &end) ||
-	    end > bytes - sizeof *trailer || trailer->tar_end > trailer->index_offset) {
-		oh_refuse(error, ONEHOP_MALFORMED, shard->path,
-			  "the trailer in its last 64 bytes is damaged");
-		oh_remedy(error, "get a good copy, or make an index beside it: onehop index");
-		return ONEHOP_MALFORMED;
-	}
-	return ONEHOP_OK;
+	oh_refuse(error, ONEHOP_MALFORMED, shard->path,
+		  "the trailer in its last 64 bytes is damaged");
+	oh_remedy(error, "get a good copy, or make an index beside it: onehop index");
+	return ONEHOP_MALFORMED;
 }
 
 static onehop_status
@@ -138,10 +127,11 @@ use_trailer(struct oh_dataset_shard *shard, const struct oh_shard_loading *how,
 	    struct onehop_error *error)
 {
 	struct oh_shard_trailer trailer;
-	onehop_status status = read_trailer(shard, &trailer, error);
+	int found;
+	onehop_status status = read_trailer(shard, &trailer, &found, error);
 	if (status)
 		return status;
-	if (trailer.magic[0])
+	if (found)
 		return read_index(shard->file, shard->path, trailer.index_offset,
 				  trailer.index_bytes, how, shard, error);
 	oh_refuse(error, ONEHOP_NOT_FOUND, shard->path,
@@ -213,13 +203,14 @@ tie(const struct oh_dataset_shard *shard, struct onehop_error *error)
 	const struct oh_shard_view *view = &shard->view;
 	struct oh_shard_trailer trailer;
 	uint64_t bytes = size_of(shard->file);
+	int found;
 	if (bytes != view->shard_bytes)
 		return mismatch(shard, error, "its size in bytes", bytes, view->shard_bytes);
 	onehop_status status = check_end(shard, error);
 	if (status || !(view->flags & OH_SHARD_TRAILER))
 		return status;
-	status = read_trailer(shard, &trailer, error);
-	if (!status && !trailer.magic[0])
+	status = read_trailer(shard, &trailer, &found, error);
+	if (!status && !found)
 		return mismatch(shard, error, "the number of its trailers", 0, 1);
 	if (!status && trailer.tar_end != view->tar_end)
 		return mismatch(shard, error, "the archive's end in its trailer", trailer.tar_end,

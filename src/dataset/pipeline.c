@@ -9,17 +9,15 @@
 #include "base/error.h"
 #include "base/give.h"
 #include "base/sys.h"
+#include "runtime/file.h"
 
 #include <onehop/pipeline.h>
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 /* Where the kernel does not tell, as everywhere in this library. */
 #define ASSUMED_ALIGNMENT UINT64_C(4096)
-/* An alignment above this is no alignment but a mistake. */
-#define MOST_ALIGNMENT (UINT64_C(1) << 20)
 
 struct place {
 	struct onehop_read read;
@@ -56,18 +54,9 @@ onehop_status
 onehop_pipeline_alignment(const struct onehop_file *file, uint64_t *alignment,
 			  struct onehop_error *error)
 {
-	struct onehop_file_info info = {.size = sizeof info};
-	struct oh_statx st = {0};
 	if (!file || !alignment)
 		return oh_fail(error, ONEHOP_INVALID_ARGUMENT, "file or alignment is NULL");
-	onehop_file_query(file, &info);
-	*alignment = ASSUMED_ALIGNMENT;
-	if (oh_sys.statx(AT_FDCWD, info.path, 0, OH_STATX_DIOALIGN, &st) < 0 ||
-	    !(st.mask & OH_STATX_DIOALIGN))
-		return ONEHOP_OK;
-	uint64_t told = oh_max(st.dio_offset_alignment, 1);
-	if (told <= MOST_ALIGNMENT && !(told & (told - 1)))
-		*alignment = told;
+	*alignment = oh_file_direct_alignment(file);
 	return ONEHOP_OK;
 }
 

@@ -158,23 +158,6 @@ array_offset(const uint8_t *head, size_t have, uint32_t *begin)
 	return bytes <= have - *begin ? *begin + (uint32_t)bytes : 0;
 }
 
-/* The bytes of all elements, 0 if a dimension is; 1 if that is no number. */
-static int
-array_bytes(const struct oh_shard_type *type, uint64_t *bytes)
-{
-	uint32_t element = 0;
-	oh_shard_dtype_name(type->dtype, &element);
-	uint64_t product = element;
-	for (uint32_t i = 0; i < type->rank; i++)
-		if (type->shape[i] == 0)
-			product = 0;
-	for (uint32_t i = 0; i < type->rank; i++)
-		if (oh_mul(product, type->shape[i], &product))
-			return 1;
-	*bytes = product;
-	return 0;
-}
-
 int
 oh_npy_type(const void *head, size_t have, uint64_t bytes, struct oh_shard_type *type)
 {
@@ -184,7 +167,7 @@ oh_npy_type(const void *head, size_t have, uint64_t bytes, struct oh_shard_type 
 	if (!offset)
 		return 0;
 	struct text text = {(const char *)head + begin, (const char *)head + offset};
-	if (!take_dictionary(&text, &found) || array_bytes(&found, &array))
+	if (!take_dictionary(&text, &found) || oh_shard_type_bytes(&found, &array))
 		return 0;
 	if (bytes < offset || array != bytes - offset)
 		return 0;

@@ -331,11 +331,35 @@ oh_shard_name_at(const struct oh_shard_view *view, const struct oh_shard_name *n
 	return ONEHOP_OK;
 }
 
-/* Bytes of an array; 1 if they are too many to count. An empty one has none, however long its other
- * sides are. */
-static int
-array_bytes(const struct oh_shard_type *type, uint32_t element, uint64_t *bytes)
+onehop_status
+oh_shard_trailer_judge(const struct oh_shard_trailer *trailer, uint64_t file_bytes,
+		       const char *path, int *found, struct onehop_error *error)
 {
+	uint64_t end;
+	*found = 0;
+	if (memcmp(trailer->magic, OH_TRAILER_MAGIC, sizeof trailer->magic) != 0)
+		return ONEHOP_OK;
+	if (trailer->version != OH_SHARD_VERSION) {
+		oh_refuse(error, ONEHOP_UNSUPPORTED_DATA, path,
+			  "a trailer of version %u, this onehop knows version %d", trailer->version,
+			  OH_SHARD_VERSION);
+		oh_remedy(error, "use a newer onehop");
+		return ONEHOP_UNSUPPORTED_DATA;
+	}
+	int is_whole = trailer->crc32c ==
+			       oh_crc32c(0, trailer, offsetof(struct oh_shard_trailer, crc32c)) &&
+		       !oh_add(trailer->index_offset, trailer->index_bytes, &end) &&
+		       end <= file_bytes - sizeof *trailer;
+	*found = is_whole ? 1 : -1;
+	return ONEHOP_OK;
+}
+
+int
+oh_shard_type_bytes(const struct oh_shard_type *type, uint64_t *bytes)
+{
+	uint32_t element;
+	if (!oh_shard_dtype_name(type->dtype, &element) || type->rank > OH_SHARD_MAX_RANK)
+		return 1;
 	uint64_t product = element;
 	for (uint32_t i = 0; i < type->rank; i++)
 		if (type->shape[i] == 0)
@@ -352,9 +376,7 @@ oh_shard_type_at(const struct oh_shard_view *view, uint32_t index,
 		 const struct oh_shard_type **type, uint64_t *data_bytes)
 {
 	const struct oh_shard_type *entry = view->type + index;
-	uint32_t element;
-	if (!oh_shard_dtype_name(entry->dtype, &element) || entry->rank > OH_SHARD_MAX_RANK ||
-	    array_bytes(entry, element, data_bytes))
+	if (oh_shard_type_bytes(entry, data_bytes))
 		return ONEHOP_MALFORMED;
 	*type = entry;
 	return ONEHOP_OK;

@@ -101,6 +101,10 @@ onehop_status oh_shard_name_at(const struct oh_shard_view *view, const struct oh
 onehop_status oh_shard_type_at(const struct oh_shard_view *view, uint32_t index,
 			       const struct oh_shard_type **type, uint64_t *data_bytes);
 
+/* Bytes of an array of that type; 1 if dtype or rank is none, or they are too many to count. An empty
+ * array has none, however long its other sides are. */
+int oh_shard_type_bytes(const struct oh_shard_type *type, uint64_t *bytes);
+
 /* dtype code <-> the name that safetensors spells ("F32"); 0 and NULL for what has none. bytes of an
  * element. */
 const char *oh_shard_dtype_name(uint16_t code, uint32_t *element_bytes);

@@ -79,6 +79,11 @@ struct oh_shard_trailer {
 	uint32_t crc32c; /* of all before it */
 };
 
+/* What the last bytes of a file of file_bytes are: 1 a trailer, -1 one that is damaged, 0 none.
+ * UNSUPPORTED_DATA if it is of a newer version; path is the shard's, for that. */
+onehop_status oh_shard_trailer_judge(const struct oh_shard_trailer *trailer, uint64_t file_bytes,
+				     const char *path, int *found, struct onehop_error *error);
+
 _Static_assert(sizeof(struct oh_shard_header) == 128, "docs/format.md");
 _Static_assert(offsetof(struct oh_shard_header, crc32c) == 124, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_section) == 32, "docs/format.md");

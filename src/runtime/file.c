@@ -140,6 +140,14 @@ onehop_file_pin(struct onehop_file *file, const char *name, struct onehop_error 
 	return status;
 }
 
+uint32_t
+oh_file_direct_alignment(const struct onehop_file *file)
+{
+	struct oh_filesystem system;
+	oh_filesystem_read(file->ops->descriptor(file->handle), &system);
+	return oh_max(system.direct_offset_alignment, 1);
+}
+
 int
 oh_file_is_pinned(const struct onehop_file *file)
 {

@@ -9,8 +9,8 @@
 #include "base/arith.h"
 #include "base/give.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,16 +164,11 @@ onehop_runtime_destroy(struct onehop_runtime *runtime)
 	oh_runtime_drop(runtime);
 }
 
-/* Signals are the program's business: a worker takes none. */
 static int
 start_one(struct onehop_runtime *runtime)
 {
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int failed = pthread_create(&runtime->threads[runtime->thread_count], NULL, oh_worker_main,
-				    runtime);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	int failed = oh_thread_start(&runtime->threads[runtime->thread_count], oh_worker_main,
+				     runtime);
 	if (!failed)
 		runtime->thread_count++;
 	return failed;

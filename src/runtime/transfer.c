@@ -8,20 +8,10 @@
 #include "base/arith.h"
 #include "base/give.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static onehop_status
-init_cond(pthread_cond_t *cond, struct onehop_error *error)
-{
-	pthread_condattr_t attributes;
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	int failed = pthread_cond_init(cond, &attributes);
-	pthread_condattr_destroy(&attributes);
-	return failed ? oh_fail_errno(error, failed, "cannot make a condition variable") : ONEHOP_OK;
-}
 
 /* Blocks and workers that the plan can use. */
 static onehop_status
@@ -108,7 +98,7 @@ onehop_transfer_prepare(struct onehop_plan *plan, struct onehop_transfer **out,
 	status = make_map_slots(transfer, error);
 	if (status)
 		goto destroy_slots;
-	status = init_cond(&transfer->cond, error);
+	status = oh_cond_init(&transfer->cond, error);
 	if (status)
 		goto destroy_slots;
 	*out = transfer;

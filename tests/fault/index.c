@@ -7,7 +7,7 @@
  */
 #include "fault/fault.h"
 
-#include "fault/allocation.h"
+#include "fault/strike.h"
 #include "format/tar_file.h"
 
 #include <onehop/dataset.h>
@@ -150,10 +150,9 @@ judge(enum work work, onehop_status status, const struct onehop_error *error, in
 		return "something is left in the folder";
 	if (!status)
 		return side_is(right, right_bytes) ? NULL : "it went well, and the index is wrong";
-	if (error->status != status || !error->message[0] || strpbrk(error->message, "\r\n"))
-		return "the error is not in one line";
-	if (status / 100 != 4 && status != ONEHOP_NO_MEMORY)
-		return "the status does not say what failed";
+	const char *wrong = wrong_error(status, error, 0);
+	if (wrong)
+		return wrong;
 	/* A look at an index that fails is not that there is none. */
 	if (work == MAKE)
 		return side_is(NULL, 0) ? NULL : "it failed, and there is an index";
@@ -162,34 +161,16 @@ judge(enum work work, onehop_status status, const struct onehop_error *error, in
 	return side_is(right, right_bytes) ? NULL : "it failed, and the index is another";
 }
 
-struct strike {
-	const char *name;
-	struct fault fault; /* or */
-	int allocations, onwards;
-};
-
 static long
-strike_once(const struct strike *s, enum work work, long number, long *failed)
+strike_once(const struct strike *s, int work, long number, long *failed)
 {
 	struct onehop_error error = {0};
-	struct fault fault = s->fault;
-	long struck;
-	int may_leave = 0;
 	begin(work);
 	int names = count_names(folder), open = count_descriptors();
-	fault.number = number;
-	if (s->allocations)
-		allocation_arm(number, s->onwards);
-	else
-		fault_arm(fault);
+	strike_arm(s, number);
 	onehop_status status = run(work, &error);
-	if (s->allocations) {
-		struck = allocation_disarm();
-	} else {
-		struct fault_struck what = fault_disarm();
-		struck = what.count;
-		may_leave = what.call == FAULT_unlink || s->fault.onwards;
-	}
+	struct fault_struck what = strike_disarm(s);
+	int may_leave = !s->allocations && (what.call == FAULT_unlink || s->fault.onwards);
 	const char *wrong = judge(work, status, &error, names, may_leave);
 	if (!wrong && count_descriptors() != open)
 		wrong = "descriptors are left open";
@@ -200,7 +181,7 @@ strike_once(const struct strike *s, enum work work, long number, long *failed)
 	scratch_clear("s");
 	scratch(SHARD);
 	write_file(shard, archive, archive_bytes);
-	return struck;
+	return what.count;
 }
 
 static void
@@ -210,14 +191,7 @@ strike_each(const struct strike *s, long least)
 		/* With a trailer nothing is made where nothing is. */
 		if (work == MAKE && has_trailer)
 			continue;
-		long number = 0, failed = 0;
-		while (strike_once(s, work, number, &failed) && !test_failed)
-			number++;
-		printf("# %s, %s: %ld struck, %ld failed\n", work_names[work], s->name, number,
-		       failed);
-		if (number < least)
-			test_fail(__FILE__, __LINE__, "%s: %ld were struck, should be %ld at least",
-				  work_names[work], number, least);
+		strike_all(s, work, work_names[work], least, strike_once);
 	}
 }
 

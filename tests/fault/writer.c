@@ -8,7 +8,7 @@
  */
 #include "fault/fault.h"
 
-#include "fault/allocation.h"
+#include "fault/strike.h"
 
 #include <onehop/onehop.h>
 
@@ -181,11 +181,9 @@ static const char *
 judge(enum work work, onehop_status status, const struct onehop_error *error, int killed,
       int may_leave)
 {
-	if (status &&
-	    (error->status != status || !error->message[0] || strpbrk(error->message, "\r\n")))
-		return "the error is not in one line";
-	if (status && status / 100 != 4 && status != ONEHOP_NO_MEMORY && status != ONEHOP_BUSY)
-		return "the status does not say what failed";
+	const char *wrong = status ? wrong_error(status, error, 1) : NULL;
+	if (wrong)
+		return wrong;
 	if (killed)
 		return judge_killed(work);
 	if (status && !strstr(error->message, "has its name"))
@@ -196,30 +194,15 @@ judge(enum work work, onehop_status status, const struct onehop_error *error, in
 	return count_files() == FILES || may_leave ? NULL : "something is left in the folder";
 }
 
-struct strike {
-	const char *name;
-	struct fault fault; /* or */
-	int allocations, onwards;
-};
-
 static long
-strike_once(const struct strike *s, enum work work, long number, long *failed)
+strike_once(const struct strike *s, int work, long number, long *failed)
 {
 	struct onehop_error error = {0};
-	struct fault fault = s->fault;
-	struct fault_struck what = {0};
 	begin(work);
 	int open = count_descriptors();
-	fault.number = number;
-	if (s->allocations)
-		allocation_arm(number, s->onwards);
-	else
-		fault_arm(fault);
+	strike_arm(s, number);
 	onehop_status status = write_shard('n', &error);
-	if (s->allocations)
-		what.count = allocation_disarm();
-	else
-		what = fault_disarm();
+	struct fault_struck what = strike_disarm(s);
 	const char *wrong = judge(work, status, &error, s->fault.onwards && s->fault.how == FAULT_FAILS,
 				  !s->allocations && what.call == FAULT_unlink);
 	if (!wrong && count_descriptors() != open)
@@ -235,16 +218,8 @@ strike_once(const struct strike *s, enum work work, long number, long *failed)
 static void
 strike_each(const struct strike *s, long least)
 {
-	for (int work = FRESH; work < WORKS && !test_failed; work++) {
-		long number = 0, failed = 0;
-		while (strike_once(s, work, number, &failed) && !test_failed)
-			number++;
-		printf("# %s, %s: %ld struck, %ld failed\n", work_names[work], s->name, number,
-		       failed);
-		if (number < least)
-			test_fail(__FILE__, __LINE__, "%s: %ld were struck, should be %ld at least",
-				  work_names[work], number, least);
-	}
+	for (int work = FRESH; work < WORKS && !test_failed; work++)
+		strike_all(s, work, work_names[work], least, strike_once);
 }
 
 TEST(every_system_call_fails)
