@@ -91,6 +91,7 @@ def clock(sensor: Sensor, seed: int, episode: int, start_ns: int,
     count = max(1, round(seconds * sensor.rate))
     jitter = np.clip(random.normal(0, sensor.jitter, count), -0.45, 0.45)
     times = (random.uniform(0, period) + (np.arange(count) + jitter) * period).astype(np.int64)
+    np.maximum(times, 0, out=times)  # none comes before the episode
     keep = np.ones(count, bool)
     for begin in random.integers(0, count, random.poisson(sensor.gaps * seconds)):
         keep[begin + 1:begin + 1 + random.integers(2, 12)] = False

@@ -207,6 +207,9 @@ def clocks_drift_jitter_miss_and_repeat_but_never_fall():
         plain = steps[(steps > 0) & (steps < 1.9e6)]
         check(5e4 < plain.std() < 3e5, f"steps vary by {plain.std()} ns")
         slopes.add(round(float(np.median(steps))))
+    for episode in range(2000):  # a phase near 0 and a jitter below it are rare
+        first = _sensors_data.clock(sensor, 1, episode, 50, 0.01)[0]
+        check(50 <= first, f"episode {episode} begins at 50, and its first record is of {first}")
     check(gaps > 20 and twins > 50, f"{gaps} gaps, {twins} records with their neighbour's time")
     check(len(slopes) > 3, "all clocks are of one rate")
 
