@@ -1,12 +1,14 @@
 """Batches: rows of a group's buffers, cut into dicts.
 
-Rows are gathered for many small batches at once, in one go a field, and then cut: for records of a
-few KiB that is what keeps a batch's cost at a few microseconds.
+What is asked of numpy and of the device is asked for many batches at once: where rows lie, and
+which they are, for a group, and the rows themselves for a few batches. For records of a few KiB that
+is what keeps a batch's cost at a few microseconds.
 """
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy.typing as npt
 
 from . import errors
 from ._dataset_fields import Plan, Spans, spans, type_bytes
-from ._dataset_make import Int64s, Maker, Memory
+from ._dataset_make import Int64s, Maker, Memory, Rows
 from ._dataset_source import LACKS, NO_SAMPLE, Indices, Source
 
 __all__ = ["Keys", "Ragged"]
@@ -129,7 +131,7 @@ class Ragged:
 
 
 class Chunk(NamedTuple):
-    """Consecutive batches' rows in a group's buffers.
+    """A group's batches: their rows in its buffers.
 
     Attributes
     ----------
@@ -171,7 +173,7 @@ def without_damaged(chunk: Chunk) -> Chunk:
 
 
 class Cutter:
-    """Cuts chunks into batches.
+    """How a dataset's batches are cut.
 
     Parameters
     ----------
@@ -187,7 +189,7 @@ class Cutter:
     """
 
     def __init__(self, source: Source, plans: list[Plan], device: Maker, host: Maker) -> None:
-        self._source, self.plans = source, plans
+        self.source, self.plans = source, plans
         self.device_maker, self.host_maker = device, host
         for plan in plans:
             if plan.form != "object" and plan.layout.dtype:
@@ -197,69 +199,99 @@ class Cutter:
         """What makes the field's tensors."""
         return self.host_maker if plan.on_host else self.device_maker
 
-    def cut(self, chunk: Chunk) -> list[dict[str, Any]]:
-        """The chunk's batches, in order."""
-        columns: dict[str, list[Any]] = {}
-        for number, plan in enumerate(self.plans):
-            self._column(columns, chunk, plan, chunk.offsets[number], chunk.nbytes[number])
-        columns["__key__"] = [Keys(self._source, chunk.samples[first:last])
-                              for first, last in _edges(chunk.sizes)]
-        if chunk.pad is not None:
-            columns["__pad__"] = self.device_maker.split(self.device_maker.index(chunk.pad),
-                                                        chunk.sizes)
-        names = list(columns)
-        return [dict(zip(names, row)) for row in zip(*columns.values())]
 
-    def _column(self, columns: dict[str, list[Any]], chunk: Chunk, plan: Plan, offsets: Indices,
-                nbytes: Indices) -> None:
-        """Adds what batches hold of one field."""
-        lacks = nbytes == np.uint64(LACKS) if plan.some_lack else None
-        present = None if lacks is None or not lacks.any() else ~lacks
-        memory = chunk.host if plan.on_host else chunk.device
-        if memory is None:  # nothing of this kind was read: no sample has the field
-            memory = Memory(0, 0, None)
-        if plan.form == "object":
-            columns[plan.name] = self._objects(chunk, plan, memory, offsets, nbytes, lacks)
-            return
-        maker = self.maker(plan)
-        where = spans(self._source, plan, chunk.samples, offsets, nbytes, present)
-        if plan.form == "fixed":
-            columns[plan.name] = _fixed(maker, memory, plan, where, present, chunk.sizes)
-        elif plan.form == "list":
-            columns[plan.name] = _lists(maker, memory, plan, where, present, chunk.sizes)
-            return
+class _Column:
+    """A field's rows in a chunk.
+
+    Attributes
+    ----------
+    plan : Plan
+    maker : Maker
+    memory : Memory
+    lacks : bool [N] or None
+        None: the dataset's samples all have the field.
+    present : bool [N] or None
+        None: the chunk's do.
+    where : Spans
+    """
+
+    def __init__(self, cutter: Cutter, chunk: Chunk, number: int) -> None:
+        self.plan = cutter.plans[number]
+        self.maker = cutter.maker(self.plan)
+        nbytes = chunk.nbytes[number]
+        self.lacks = nbytes == np.uint64(LACKS) if self.plan.some_lack else None
+        self.present = None if self.lacks is None or not self.lacks.any() else ~self.lacks
+        memory = chunk.host if self.plan.on_host else chunk.device
+        # Without a buffer nothing of this kind was read: no sample has the field.
+        self.memory = Memory(0, 0, None) if memory is None else memory
+        offsets = chunk.offsets[number]
+        if self.plan.form == "object":  # of all of the payload
+            self.where = Spans(offsets.astype(np.int64), nbytes.astype(np.int64), None)
         else:
-            self._ragged(columns, maker, memory, plan, where, chunk.sizes)
-        if lacks is not None:
-            columns[plan.name + "_is_pad"] = maker.split(maker.index(lacks), chunk.sizes)
+            self.where = spans(cutter.source, self.plan, chunk.samples, offsets, nbytes,
+                               self.present)
 
-    def _ragged(self, columns: dict[str, list[Any]], maker: Maker, memory: Memory, plan: Plan,
-                where: Spans, sizes: list[int]) -> None:
-        dtype, trail = plan.layout.dtype, _trailing(plan)
-        unit = type_bytes(dtype, trail)
-        counts = where.nbytes // unit if unit else np.zeros(len(where.nbytes), np.int64)
-        made: list[tuple[Any, Any]] = []
-        for first, last in _edges(sizes):
-            some = counts[first:last]
-            packed = maker.packed(memory, where.begin[first:last], where.nbytes[first:last], 1)
-            values = maker.typed(packed, dtype, (int(some.sum()), *trail))
-            offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(some)))
-            if plan.form == "padded":
-                made.append((maker.padded(values, offsets[:-1], some), maker.index(some)))
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Of form "fixed"; None: all are zeros, or of no bytes."""
+        begin, present = self.where.begin, self.present
+        nbytes = type_bytes(self.plan.layout.dtype, self.plan.layout.shape)
+        if not nbytes or not len(begin) or (present is not None and not present.any()):
+            return None
+        if present is not None:
+            begin = np.where(present, begin, begin[present.argmax()])
+        return self.maker.rows(self.memory, begin, nbytes)
+
+
+class Cut:
+    """A chunk, cut a few batches at a time.
+
+    Parameters
+    ----------
+    cutter : Cutter
+    chunk : Chunk
+    """
+
+    def __init__(self, cutter: Cutter, chunk: Chunk) -> None:
+        self._cutter, self._chunk = cutter, chunk
+        self._edges = _edges(chunk.sizes)
+        self._columns = [_Column(cutter, chunk, number) for number in range(len(cutter.plans))]
+
+    def batches(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Some of the batches, in order."""
+        made: dict[str, list[Any]] = {}
+        edges, chunk, maker = self._edges[first:last], self._chunk, self._cutter.device_maker
+        begin, end = edges[0][0], edges[-1][1]
+        sizes = chunk.sizes[first:last]
+        for column in self._columns:
+            plan = column.plan
+            if plan.form == "object":
+                made[plan.name] = self._objects(column, edges)
+            elif plan.form == "list":
+                made[plan.name] = [_list(column, *edge) for edge in edges]
+            elif plan.form == "fixed":
+                made[plan.name] = column.maker.split(_fixed(column, begin, end), sizes)
             else:
-                made.append((Ragged(values, maker.index(offsets), some), None))
-        columns[plan.name] = [one for one, _ in made]
-        if plan.form == "padded":
-            columns[plan.name + "_lengths"] = [lengths for _, lengths in made]
+                _add_ragged(made, column, edges)
+            if column.lacks is not None and plan.form not in ("object", "list"):
+                made[plan.name + "_is_pad"] = column.maker.split(
+                    column.maker.index(column.lacks[begin:end]), sizes)
+        made["__key__"] = [Keys(self._cutter.source, chunk.samples[begin:end])
+                           for begin, end in edges]
+        if chunk.pad is not None:
+            made["__pad__"] = maker.split(maker.index(chunk.pad[begin:end]), sizes)
+        names = list(made)
+        return [dict(zip(names, row)) for row in zip(*made.values())]
 
-    def _objects(self, chunk: Chunk, plan: Plan, memory: Memory, offsets: Indices, nbytes: Indices,
-                 lacks: npt.NDArray[np.bool_] | None) -> list[Any]:
-        begin, size = offsets.astype(np.int64), nbytes.astype(np.int64)
-        absent = np.zeros(len(begin), np.bool_) if lacks is None else lacks
-        made = [None if lacking else object_of(self._source, plan, memory, at, count, int(sample))
-                for at, count, lacking, sample in zip(begin.tolist(), size.tolist(),
-                                                      absent.tolist(), chunk.samples.tolist())]
-        return [made[first:last] for first, last in _edges(chunk.sizes)]
+    def _objects(self, column: _Column, edges: list[tuple[int, int]]) -> list[list[Any]]:
+        return [[self._object(column, row) for row in range(*edge)] for edge in edges]
+
+    def _object(self, column: _Column, row: int) -> Any:
+        if column.lacks is not None and column.lacks[row]:
+            return None
+        return object_of(self._cutter.source, column.plan, column.memory,
+                         int(column.where.begin[row]), int(column.where.nbytes[row]),
+                         int(self._chunk.samples[row]))
 
 
 def object_of(source: Source, plan: Plan, memory: Memory, begin: int, nbytes: int,
@@ -279,33 +311,49 @@ def _trailing(plan: Plan) -> tuple[int, ...]:
     return plan.layout.shape[1:] if plan.layout.is_fixed else plan.layout.shape
 
 
-def _fixed(maker: Maker, memory: Memory, plan: Plan, where: Spans,
-           present: npt.NDArray[np.bool_] | None, sizes: list[int]) -> list[Any]:
-    dtype, shape = plan.layout.dtype, plan.layout.shape
-    count, nbytes, begin = len(where.begin), type_bytes(dtype, shape), where.begin
-    if not nbytes or not count or (present is not None and not present.any()):
-        return maker.split(maker.zeros(dtype, (count, *shape)), sizes)
-    if present is not None:
-        begin = np.where(present, begin, begin[present.argmax()])
-    rows = maker.gather(memory, begin, nbytes)
-    if present is not None:
-        maker.clear(rows, np.flatnonzero(~present))
-    return maker.split(maker.typed(rows, dtype, (count, *shape)), sizes)
+def _fixed(column: _Column, first: int, last: int) -> Any:
+    """[last - first, *shape]: zeros in rows that lack the field."""
+    dtype, shape = column.plan.layout.dtype, column.plan.layout.shape
+    if column.rows is None or first == last:
+        return column.maker.zeros(dtype, (last - first, *shape))
+    rows = column.rows.take(first, last)
+    if column.present is not None:
+        column.maker.clear(rows, np.flatnonzero(~column.present[first:last]))
+    return column.maker.typed(rows, dtype, (last - first, *shape))
 
 
-def _lists(maker: Maker, memory: Memory, plan: Plan, where: Spans,
-           present: npt.NDArray[np.bool_] | None, sizes: list[int]) -> list[Any]:
-    made: list[Any] = []
-    for first, last in _edges(sizes):
-        there = slice(first, last) if present is None else first + np.flatnonzero(
-            present[first:last])
-        rows = loose_rows(maker, memory, plan, where.begin[there], where.nbytes[there],
-                          None if where.types is None else where.types[there])
-        if present is not None:
-            found = iter(rows)
-            rows = [next(found) if has else None for has in present[first:last].tolist()]
-        made.append(rows)
-    return made
+def _list(column: _Column, first: int, last: int) -> list[Any]:
+    """A batch's rows one by one; None where a sample lacks the field."""
+    present, where = column.present, column.where
+    there = slice(first, last) if present is None else first + np.flatnonzero(present[first:last])
+    rows = loose_rows(column.maker, column.memory, column.plan, where.begin[there],
+                      where.nbytes[there], None if where.types is None else where.types[there])
+    if present is None:
+        return rows
+    found = iter(rows)
+    return [next(found) if has else None for has in present[first:last].tolist()]
+
+
+def _add_ragged(made: dict[str, list[Any]], column: _Column, edges: list[tuple[int, int]]) -> None:
+    """Adds a field whose rows' lengths differ, of form "values" or "padded"."""
+    plan, maker, where = column.plan, column.maker, column.where
+    dtype, trail = plan.layout.dtype, _trailing(plan)
+    unit = type_bytes(dtype, trail)
+    values, lengths = [], []
+    for first, last in edges:
+        some = where.nbytes[first:last]
+        counts = some // unit if unit else np.zeros(len(some), np.int64)
+        packed = maker.packed(column.memory, where.begin[first:last], some, 1)
+        rows = maker.typed(packed, dtype, (int(counts.sum()), *trail))
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+        if plan.form == "padded":
+            values.append(maker.padded(rows, offsets[:-1], counts))
+            lengths.append(maker.index(counts))
+        else:
+            values.append(Ragged(rows, maker.index(offsets), counts))
+    made[plan.name] = values
+    if plan.form == "padded":
+        made[plan.name + "_lengths"] = lengths
 
 
 def loose_rows(maker: Maker, memory: Memory, plan: Plan, begin: Int64s, nbytes: Int64s,

@@ -5,20 +5,21 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from ctypes import byref
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _abi, _library, errors
-from ._dataset_batch import Chunk, Cutter, without_damaged
+from ._dataset_ahead import Ahead, Consumer, Piece
+from ._dataset_batch import Chunk, Cut, Cutter, without_damaged
 from ._dataset_make import Memory
 from ._dataset_order import Order
 from ._dataset_source import LACKS, Indices, Owned, Source, array_at
 from ._move import TURN_NS
 from .devices import Device
 
-_CHUNK_ON_DEVICE = 32 << 20
+_CHUNK_ON_DEVICE = 64 << 20
 _CHUNK_ON_HOST = 8 << 20
 """Bytes that are gathered at once, where a batch is smaller."""
 
@@ -66,86 +67,6 @@ class Group(NamedTuple):
     host: Memory | None
 
 
-class Consumer(Protocol):
-    """The stream on which batches are used."""
-
-    def begin(self) -> None:
-        """Copies of the ring follow."""
-
-    def end(self) -> None:
-        """They were given to the stream."""
-
-    def hand(self, batch: dict[str, Any]) -> None:
-        """A batch is handed out."""
-
-    @property
-    def stream(self) -> int | None:
-        """What the ring's buffers have to wait for; None for nothing."""
-
-
-class HostConsumer:
-    """Host memory: what was asked for is done."""
-
-    stream = None
-
-    def begin(self) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-    def hand(self, batch: dict[str, Any]) -> None:
-        pass
-
-
-class CudaConsumer:
-    """torch's current stream, which may be another one from batch to batch."""
-
-    def __init__(self, device: Device) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._number = device.number
-        self._stream = -1
-        self._event: Any = None
-
-    def _raw(self) -> int:
-        return int(self._torch._C._cuda_getCurrentRawStream(self._number))
-
-    def begin(self) -> None:
-        now = self._raw()
-        if self._event is not None and now != self._stream:
-            # The group is given back after what this stream holds: earlier copies belong there too.
-            self._torch.cuda.current_stream(self._number).wait_event(self._event)
-        self._stream = now
-
-    def end(self) -> None:
-        self._event = self._torch.cuda.Event()
-        self._event.record(self._torch.cuda.current_stream(self._number))
-
-    def hand(self, batch: dict[str, Any]) -> None:
-        if self._raw() == self._stream:
-            return
-        current = self._torch.cuda.current_stream(self._number)
-        current.wait_event(self._event)
-        for value in _tensors(batch):
-            if value.is_cuda:
-                value.record_stream(current)
-
-    @property
-    def stream(self) -> int | None:
-        return self._stream
-
-
-def _tensors(batch: dict[str, Any]) -> Iterator[Any]:
-    """The tensors that a batch holds."""
-    for value in batch.values():
-        for one in value if isinstance(value, list) else (value,):
-            for tensor in (one.values, one.offsets) if hasattr(one, "offsets") else (one,):
-                if hasattr(tensor, "record_stream"):
-                    yield tensor
-
-
 class Feed(Owned):
     """An order's batches on their way; see ``onehop/dataset.h``.
 
@@ -158,10 +79,12 @@ class Feed(Owned):
         Rows of batches that were handed out, since it was set to 0.
     damaged : int
         Rows that were left out of these, likewise.
-    is_ahead : bool
-        Whether an order was appended whose batches are not asked for yet.
+    waited_ns : int
+        That batches were waited for, likewise.
+    is_followed : bool
+        Whether `follow` was called since it turned to its order.
     has_refused : bool
-        Whether one could not be.
+        Whether an order could not be appended.
 
     Raises
     ------
@@ -176,7 +99,9 @@ class Feed(Owned):
         super().__init__(source)
         self._orders = {0: order}  # by their numbers; used until a later one's group was given
         self.cutter = cutter
-        self.is_ahead = self.has_refused = False
+        self._is_ahead = self.is_followed = self.has_refused = False
+        self._following: Order | None = None
+        self._maker: Ahead | None = None
         self._memories: dict[tuple[bool, int], Memory] = {}
         self.on_host = options.device.kind == "cpu"
         row = _abi.FeedOptions()
@@ -190,15 +115,10 @@ class Feed(Owned):
         row.groups, row.ring_bytes = options.buffers, options.ring_bytes
         row.fields, row.field_count = ctypes.addressof(fields), len(cutter.plans)
         self._last: _abi.FeedInfo | None = None
-        self.handed = self.damaged = 0
+        self.handed = self.damaged = self.waited_ns = 0
         _library.call("feed_create", source.handle, order.handle, byref(row), byref(self.handle))
 
-    @property
-    def last(self) -> Order:
-        """The order that it goes by, or that was appended to it."""
-        return self._orders[max(self._orders)]
-
-    def append(self, order: Order) -> bool:
+    def _append(self, order: Order) -> bool:
         """Goes on with an order behind those that it has; False if its batches are too large."""
         try:
             _library.call("feed_append", self.handle, order.handle)
@@ -206,8 +126,26 @@ class Feed(Owned):
             self.has_refused = True
             return False
         self._orders[max(self._orders) + 1] = order
-        self.is_ahead = True
         return True
+
+    def follow(self, order: Order) -> None:
+        """Goes on with an order behind the one that it goes by, as soon as the thread that asks for
+        groups sees it, so that no pause lies between two epochs."""
+        self._following, self.is_followed = order, True
+
+    def turn_to(self, order: Order) -> bool:
+        """Whether its next batches are the order's; none of those before is on its way."""
+        is_ahead, self._is_ahead = self._is_ahead, False
+        self._following, self.is_followed = None, False
+        if self.has_refused:
+            return False
+        return self._orders[max(self._orders)] is order if is_ahead else self._append(order)
+
+    def check(self) -> None:
+        """Raises InvalidArgument if it was closed."""
+        if not self.handle:
+            raise errors.InvalidArgument("the dataset was closed while it was iterated over",
+                                         "leave it open until the loop has ended")
 
     def info(self) -> _abi.FeedInfo:
         """What it has done; of a closed one, until then."""
@@ -219,10 +157,23 @@ class Feed(Owned):
 
     def close(self) -> None:
         """Ends what is in flight. Again is no error."""
+        self.stop()
         if getattr(self, "handle", None) and self.source.process == os.getpid():
             self._last = self.info()
         self.__dict__.get("_memories", {}).clear()
         super().close()
+
+    def ahead(self, pieces: Iterator[Piece], enter: Callable[[], None]) -> Ahead:
+        """Has a thread make pieces of its groups, up to `stop`; nobody else may ask for groups."""
+        self._maker = Ahead(pieces, enter)
+        return self._maker
+
+    def stop(self) -> None:
+        """Ends that thread. Again is no error."""
+        maker = getattr(self, "_maker", None)
+        if maker is not None:
+            maker.stop()
+            self._maker = None
 
     def _memory(self, handle: int | None, on_host: bool) -> Memory | None:
         if not handle:
@@ -242,12 +193,12 @@ class Feed(Owned):
         Mismatch
             A payload is damaged; names shard, offset and key.
         """
+        following, self._following = self._following, None
+        if following is not None:
+            self._is_ahead = self._append(following)
         row, error = _library.sized(_abi.Group), _abi.Error()
         function = _library.library().onehop_feed_next
         while True:
-            if not self.handle:
-                raise errors.InvalidArgument("the dataset was closed while it was iterated over",
-                                             "leave it open until the loop has ended")
             status = function(self.handle, TURN_NS, byref(row), byref(error))
             if not status:
                 break
@@ -255,7 +206,7 @@ class Feed(Owned):
                 return None
             if status != _abi.TIMED_OUT:
                 raise errors.from_struct(status, error)
-        for number in [one for one in self._orders if one < row.order]:
+        for number in [one for one in list(self._orders) if one < row.order]:
             del self._orders[number]
         rows, fields = int(row.rows), len(self.cutter.plans)
         return Group(int(row.slot), int(row.batches), array_at(row.samples, (rows,), "<u8"),
@@ -264,10 +215,11 @@ class Feed(Owned):
                      array_at(row.bytes, (fields, rows), "<u8"),
                      self._memory(row.device_buffer, False), self._memory(row.host_buffer, True))
 
-    def release(self, group: Group, stream: int | None) -> None:
-        """Gives a group's buffers back, after what the stream holds."""
+    def release(self, group: Group, stream: Any) -> None:
+        """Gives a group's buffers back, after what the stream holds; None: now."""
         flags = 0 if stream is None else _abi.START_AFTER_STREAM
-        _library.call("feed_release", self.handle, group.slot, flags, stream or 0)
+        number = 0 if stream is None else stream.cuda_stream
+        _library.call("feed_release", self.handle, group.slot, flags, number)
 
 
 Pads = npt.NDArray[np.bool_] | bool
@@ -275,37 +227,70 @@ Pads = npt.NDArray[np.bool_] | bool
 
 
 def batches(feed: Feed, order: Order, batch: int, pad: Pads, consumer: Consumer,
-            on_turn: Callable[[int], None] | None = None) -> Iterator[dict[str, Any]]:
-    """All batches of an order of the feed's. Closing it closes nothing of the feed.
+            on_group: Callable[[int], None] | None = None) -> Iterator[dict[str, Any]]:
+    """All batches of an order of the feed's, made ahead. Closing it closes nothing of the feed.
 
     Parameters
     ----------
-    on_turn : callable, optional
-        Called before each group with how many batches were handed out.
+    on_group : callable, optional
+        Called at the beginning, and before each further group's first batch is handed out, with how
+        many batches were.
     """
+    if on_group is not None:
+        on_group(0)
+    consumer.note()
+    ahead = feed.ahead(_pieces(feed, order, batch, pad, consumer), consumer.enter)
+    turn = 0
+    try:
+        while True:
+            before = ahead.waited_ns
+            piece = ahead.take()
+            feed.waited_ns += ahead.waited_ns - before
+            feed.check()
+            if piece is None:
+                return
+            if on_group is not None and piece.begins_group and turn:
+                on_group(turn)
+            turn += len(piece.batches)
+            feed.damaged += piece.damaged
+            while piece.batches:
+                feed.check()
+                consumer.hand(piece.batches[-1], piece.stream)
+                feed.handed += piece.rows.pop()
+                yield piece.batches.pop()  # no name here holds it while the consumer has it
+    finally:
+        feed.stop()
+
+
+def one_batch(feed: Feed, order: Order, batch: int, consumer: Consumer) -> dict[str, Any]:
+    """The only batch of an order of the feed's."""
+    consumer.note()
+    piece = next(_pieces(feed, order, batch, False, consumer))
+    consumer.hand(piece.batches[0], piece.stream)
+    return piece.batches[0]
+
+
+def _pieces(feed: Feed, order: Order, batch: int, pad: Pads, consumer: Consumer
+            ) -> Iterator[Piece]:
+    """All batches of an order of the feed's, a few at a time."""
     done = turn = 0
     while turn < order.counts.batches:
-        if on_turn is not None:
-            on_turn(turn)
         group = feed.next()
         if group is None:
             return
         step = _batches_at_once(group, feed.on_host)
+        whole = _chunk(group, batch, pad, done)
+        consumer.begin()
+        cut = Cut(feed.cutter, chunk := without_damaged(whole))
         for first in range(0, group.batches, step):
+            last = min(first + step, group.batches)
             consumer.begin()
-            whole = _chunk(group, first, min(first + step, group.batches), batch, pad, done)
-            chunk = without_damaged(whole)
-            feed.damaged += len(whole.samples) - len(chunk.samples)
-            made = feed.cutter.cut(chunk)
-            sizes = chunk.sizes[::-1]
-            consumer.end()
-            if first + step >= group.batches:
+            made, rows = cut.batches(first, last), chunk.sizes[first:last]
+            if last == group.batches:
                 feed.release(group, consumer.stream)
-            made.reverse()
-            while made:
-                consumer.hand(made[-1])
-                feed.handed += sizes.pop()
-                yield made.pop()  # no name here holds it while the consumer has it
+            yield Piece(made[::-1], rows[::-1], sum(whole.sizes[first:last]) - sum(rows),
+                        first == 0, consumer.stream)
+            del made
         done += len(group.samples)
         turn += group.batches
 
@@ -317,12 +302,11 @@ def _batches_at_once(group: Group, on_host: bool) -> int:
     return max(1, limit * group.batches // max(1, total))
 
 
-def _chunk(group: Group, first: int, last: int, batch: int, pad: Pads, done: int) -> Chunk:
-    """Some of a group's batches; done is how many rows the groups before had."""
-    begin, end = first * batch, min(last * batch, len(group.samples))
-    sizes = [min(batch, end - at) for at in range(begin, end, batch)]
-    rows = slice(begin, end)
-    pads = pad[done + begin:done + end] if isinstance(pad, np.ndarray) else (
-        group.pad[rows].astype(np.bool_) if pad else None)
-    return Chunk(group.samples[rows].copy(), pads, list(group.offsets[:, rows]),
-                 list(group.nbytes[:, rows]), sizes, group.device, group.host)
+def _chunk(group: Group, batch: int, pad: Pads, done: int) -> Chunk:
+    """A group's batches; done is how many rows the groups before had."""
+    count = len(group.samples)
+    sizes = [min(batch, count - at) for at in range(0, count, batch)]
+    pads = pad[done:done + count] if isinstance(pad, np.ndarray) else (
+        group.pad.astype(np.bool_) if pad else None)
+    return Chunk(group.samples.copy(), pads, list(group.offsets), list(group.nbytes), sizes,
+                 group.device, group.host)

@@ -6,7 +6,7 @@ of the stream that is current when they are asked for.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,13 @@ class BufferRef(Buffer):
         self.handle = ctypes.c_void_p()
 
 
+class Rows(Protocol):
+    """Rows of a buffer, all of one length."""
+
+    def take(self, first: int, last: int) -> Any:
+        """[last - first, ...] of integers: some of them, one after the other."""
+
+
 class Maker(Protocol):
     """What makes rows of one memory's: a GPU's, or the host's."""
 
@@ -69,8 +76,8 @@ class Maker(Protocol):
     def check(self, dtype: str) -> None:
         """Raises UnsupportedData for a type that the framework cannot hold."""
 
-    def gather(self, memory: Memory, begin: Int64s, nbytes: int) -> Any:
-        """[N, ...] of integers: rows of nbytes bytes (not 0), one after the other, N > 0."""
+    def rows(self, memory: Memory, begin: Int64s, nbytes: int) -> Rows:
+        """Rows of nbytes bytes (not 0), N > 0, to be taken some at a time."""
 
     def packed(self, memory: Memory, begin: Int64s, nbytes: Int64s, align: int) -> Any:
         """uint8 [M]: rows one after the other, each from a multiple of align."""
@@ -121,8 +128,8 @@ class NumpyMaker:
         if dtype not in self._types:
             self._types[dtype] = dtypes.numpy_dtype(dtype, False, itemsize(dtype))
 
-    def gather(self, memory: Memory, begin: Int64s, nbytes: int) -> Any:
-        return _host_rows(memory, begin, nbytes)
+    def rows(self, memory: Memory, begin: Int64s, nbytes: int) -> Rows:
+        return _HostRows(memory, begin, nbytes)
 
     def packed(self, memory: Memory, begin: Int64s, nbytes: Int64s, align: int) -> Any:
         places, total = _places(nbytes, align)
@@ -159,14 +166,54 @@ class NumpyMaker:
         return made
 
 
-def _host_rows(memory: Memory, begin: Int64s, nbytes: int) -> npt.NDArray[np.uint8]:
+class _HostRows:
     """[N, nbytes]: rows of host memory, in memory of numpy's."""
-    step = _strides(begin, 1)
-    count = (memory.nbytes - nbytes) // step + 1
-    whole = array_at(memory.address, (memory.nbytes,), "|u1")
-    # One element a row: numpy moves each by one memmove.
-    matrix: npt.NDArray[Any] = np.ndarray((count,), f"V{nbytes}", whole, 0, (step,))
-    return matrix[begin // step].view(np.uint8).reshape(len(begin), nbytes)
+
+    def __init__(self, memory: Memory, begin: Int64s, nbytes: int) -> None:
+        step = _strides(begin, 1)
+        count = (memory.nbytes - nbytes) // step + 1
+        whole = array_at(memory.address, (memory.nbytes,), "|u1")
+        # One element a row: numpy moves each by one memmove.
+        self._matrix: npt.NDArray[Any] = np.ndarray((count,), f"V{nbytes}", whole, 0, (step,))
+        self._which, self._nbytes = begin // step, nbytes
+
+    def take(self, first: int, last: int) -> npt.NDArray[np.uint8]:
+        which = self._which[first:last]
+        return self._matrix[which].view(np.uint8).reshape(len(which), self._nbytes)
+
+
+class _TorchHostRows:
+    """The same as tensors; torch would wake threads of its own for it."""
+
+    def __init__(self, rows: _HostRows, from_numpy: Callable[[Any], Any]) -> None:
+        self._rows, self._from_numpy = rows, from_numpy
+
+    def take(self, first: int, last: int) -> Any:
+        return self._from_numpy(self._rows.take(first, last))
+
+
+class _PinnedRows:
+    """The same in pinned memory."""
+
+    def __init__(self, maker: TorchMaker, memory: Memory, begin: Int64s, nbytes: int) -> None:
+        self._maker, self._memory, self._begin, self._nbytes = maker, memory, begin, nbytes
+
+    def take(self, first: int, last: int) -> Any:
+        begin = self._begin[first:last]
+        sizes = np.full(len(begin), self._nbytes)
+        return self._maker.packed(self._memory, begin, sizes, 1).view(-1, self._nbytes)
+
+
+class _DeviceRows:
+    """Rows of a matrix on a GPU, and the index of those that are wanted, there as well: it is
+    brought there once, for a copy beside the many of the link costs a thread a tenth of a
+    millisecond."""
+
+    def __init__(self, matrix: Any, index: Any) -> None:
+        self._matrix, self._index = matrix, index
+
+    def take(self, first: int, last: int) -> Any:
+        return self._matrix.index_select(0, self._index[first:last])
 
 
 def _places(nbytes: Int64s, align: int) -> tuple[Int64s, int]:
@@ -229,17 +276,17 @@ class TorchMaker:
     def _empty(self, shape: Sequence[int], dtype: Any) -> Any:
         return self._torch.empty(shape, dtype=dtype, device=self._place, pin_memory=self._pinned)
 
-    def gather(self, memory: Memory, begin: Int64s, nbytes: int) -> Any:
+    def rows(self, memory: Memory, begin: Int64s, nbytes: int) -> Rows:
         if self._pinned:
-            return self.packed(memory, begin, np.full(len(begin), nbytes), 1).view(-1, nbytes)
-        if self._on_host:  # torch would wake threads of its own for it
-            return self._torch.from_numpy(_host_rows(memory, begin, nbytes))
+            return _PinnedRows(self, memory, begin, nbytes)
+        if self._on_host:
+            return _TorchHostRows(_HostRows(memory, begin, nbytes), self._torch.from_numpy)
         together = int(np.bitwise_or.reduce(begin)) | nbytes
         width = _width(together, int(begin.max()) + nbytes, memory)
         step, wide = _strides(begin, width), self._wide(memory, width)
         columns = nbytes // width
         matrix = wide.as_strided(((wide.numel() - columns) // step + 1, columns), (step, 1))
-        return matrix.index_select(0, self.index(begin // (step * width)))
+        return _DeviceRows(matrix, self.index(begin // (step * width)))
 
     def packed(self, memory: Memory, begin: Int64s, nbytes: Int64s, align: int) -> Any:
         places, total = _places(nbytes, align)

@@ -263,19 +263,20 @@ class Windows(Loop):
                     rows = slice(turn * self._batch, (turn + 1) * self._batch)
                     flight = self._planned(order.rows[rows], order.pad[rows])
                     flights.append(flight)
-                    self._launch(flight, spare, memories, consumer.stream)
+                    self._launch(flight, spare, memories,
+                                 getattr(consumer.stream, "cuda_stream", None))
                 if not flights:
                     return
                 flight = flights.popleft()
                 for fetch in flight.fetches.values():
                     fetch.wait()
+                consumer.note()
                 consumer.begin()
                 batch = self._cut(flight, cutter, memories)
-                consumer.end()
                 flight.close()
                 for on_host, fetch in flight.fetches.items():
                     spare[on_host].append(fetch.buffer)
-                consumer.hand(batch)
+                consumer.hand(batch, consumer.stream)
                 box = [batch]
                 del batch, flight
                 yield box.pop()
@@ -482,7 +483,7 @@ def _gathered(table: Table, maker: Maker, memory: Memory, records: Int64s, wante
     if missing.all() or not table.row_bytes:
         return maker.zeros(dtype, (*shape, *one))
     which = np.searchsorted(wanted.records, np.where(missing, wanted.records[0], records))
-    rows = maker.gather(memory, wanted.begin[which], table.row_bytes)
+    rows = maker.rows(memory, wanted.begin[which], table.row_bytes).take(0, len(which))
     if missing.any():
         maker.clear(rows, np.flatnonzero(missing))
     return maker.typed(rows, dtype, (*shape, *one))

@@ -23,7 +23,8 @@ import numpy as np
 
 from . import _dataset_feed, _dataset_fields, _dataset_order, _runtime, arenas, devices, errors
 from ._dataset_batch import Cutter, Keys, Ragged, rows_of
-from ._dataset_feed import CudaConsumer, Feed, FeedOptions, HostConsumer
+from ._dataset_ahead import Consumer, CudaConsumer, HostConsumer
+from ._dataset_feed import Feed, FeedOptions
 from ._dataset_fields import Plan
 from ._dataset_loop import Clock, Loop, Share, worker
 from ._dataset_make import Maker, NumpyMaker, TorchMaker
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Keys", "Ragged", "mix"]
 
-_MADE_AT_ONCE = 1 << 16
-"""An order over so few samples is made in a few milliseconds."""
+_MADE_AT_ONCE = 1 << 14
+"""An order over so few samples is made in less than a millisecond."""
 
 Weights = Mapping[Any, float] | Sequence[float] | Any
 """By path, or one for each sample."""
@@ -67,12 +68,13 @@ class _Settings(NamedTuple):
     seed: int
 
 
-_SUMS = ("payload_bytes", "read_bytes", "waited_ns")
+_SUMS = ("payload_bytes", "read_bytes")
 
 
 def _sums_of(feed: Feed) -> dict[str, int]:
     info = feed.info()
-    return {**{name: int(getattr(info, name)) for name in _SUMS}, "damaged": feed.damaged}
+    return {**{name: int(getattr(info, name)) for name in _SUMS}, "damaged": feed.damaged,
+            "waited_ns": feed.waited_ns}
 
 
 class _Ahead:
@@ -113,7 +115,7 @@ class _Totals:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.sums = dict.fromkeys((*_SUMS, "damaged"), 0)
+        self.sums = dict.fromkeys((*_SUMS, "damaged", "waited_ns"), 0)
         self.handed = 0
         self.streams: dict[int, int] = {}
         self.dropped = self.padded = 0
@@ -123,7 +125,7 @@ class _Totals:
     def begin(self, feed: Feed, order: Order) -> None:
         """A loop begins."""
         self.live = (feed, order)
-        feed.handed = feed.damaged = 0
+        feed.handed = feed.damaged = feed.waited_ns = 0
         self._before = _sums_of(feed)
         self.clock.start()
 
@@ -420,9 +422,9 @@ class Dataset(Loop):
         is_done = False
         totals.begin(feed, order)
         try:
-            on_turn = functools.partial(following, feed) if following else None
+            on_group = functools.partial(following, feed) if following else None
             yield from _dataset_feed.batches(feed, order, self._batch, pad, self._consumer(),
-                                             on_turn)
+                                             on_group)
             is_done = True
         finally:
             totals.end(source)
@@ -435,10 +437,8 @@ class Dataset(Loop):
     def _feed_of(self, source: Source, order: Order) -> Feed:
         """A feed that gives the order's batches next: the last loop's, if it can."""
         feed, self._kept = self._kept, None
-        if feed is not None and feed.source is source and feed.handle and not feed.has_refused:
-            if feed.is_ahead and feed.last is order or not feed.is_ahead and feed.append(order):
-                feed.is_ahead = False
-                return feed
+        if feed is not None and feed.source is source and feed.handle and feed.turn_to(order):
+            return feed
         if feed is not None:
             feed.close()
         return Feed(source, order, self._cutter(source, self._plans), self._settings.feed)
@@ -454,7 +454,7 @@ class Dataset(Loop):
 
         It is begun in the middle of the epoch, or at once if it takes no time.
         """
-        if feed.is_ahead or feed.has_refused:
+        if feed.is_followed or feed.has_refused:
             return
         if order.counts.samples <= _MADE_AT_ONCE:
             following = self._orders.get(key) or self._make_order(source, key)
@@ -469,8 +469,8 @@ class Dataset(Loop):
             if made is None:
                 return
             following = made
-        if feed.append(following):
-            self._orders[key] = following
+        feed.follow(following)
+        self._orders[key] = following
 
     def _part_of(self, order: Order, share: Share, with_pad: bool) -> tuple[Order, Any]:
         """An order of every so manieth batch of an order, and what `batches` takes of its pads."""
@@ -487,7 +487,7 @@ class Dataset(Loop):
         made._totals, made._kept, made._ahead = _Totals(), None, None
         return made
 
-    def _consumer(self) -> _dataset_feed.Consumer:
+    def _consumer(self) -> Consumer:
         device = self._settings.feed.device
         return CudaConsumer(device) if device.kind == "cuda" else HostConsumer()
 
@@ -530,7 +530,7 @@ class Dataset(Loop):
         cutter = self._cutter(source, self._plans_of_any)
         with Order(source, its, len(samples), Turn(0, 1, "uneven", 0)) as order, \
                 Feed(source, order, cutter, options) as feed:
-            return next(_dataset_feed.batches(feed, order, len(samples), False, self._consumer()))
+            return _dataset_feed.one_batch(feed, order, len(samples), self._consumer())
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One sample by its number: a dict of the fields that it has, and ``"__key__"``, str."""
@@ -563,7 +563,7 @@ class Dataset(Loop):
         -------
         dict
             seconds (that loops ran), bytes, gb_per_s (1e9 bytes; of payloads), samples,
-            samples_per_s, stall_s (that a loop waited for bytes), stall (its share of seconds),
+            samples_per_s, stall_s (that a loop waited for a batch), stall (its share of seconds),
             read_bytes, over_read (read_bytes by bytes), damaged (rows left out), dropped and padded
             (of the newest epoch, all ranks), streams (samples per second, by stream).
         """

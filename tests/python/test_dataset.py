@@ -507,7 +507,7 @@ def rows_are_gathered_and_packed_by_every_maker():
     if "torch" in frameworks():
         makers.append(_dataset_make.TorchMaker(HOST))
         as_on_device = _dataset_make.TorchMaker(HOST)
-        for name in ("gather", "packed"):
+        for name in ("rows", "packed"):
             setattr(as_on_device, name, as_if_on_device(as_on_device, name))
         makers.append(as_on_device)
     for _ in range(200):
@@ -523,17 +523,20 @@ def rows_are_gathered_and_packed_by_every_maker():
         lengths = np.minimum(lengths, size - begin)
         for maker in makers:
             memory = FakeMemory(maker, content)
-            got = maker.gather(memory, begin, nbytes)
-            got = maker.typed(got, "U8", (count, nbytes))
-            for row, at in zip(plain(got), begin):
-                same(row.tobytes(), content[at:at + nbytes], "a gathered row")
+            rows = maker.rows(memory, begin, nbytes)
+            first = source.randrange(count)
+            for part in (slice(0, first), slice(first, count)):
+                taken = rows.take(part.start, part.stop)
+                got = maker.typed(taken, "U8", (part.stop - part.start, nbytes))
+                for row, at in zip(plain(got), begin[part]):
+                    same(row.tobytes(), content[at:at + nbytes], "a gathered row")
             for align in (1, 16):
                 made = plain(maker.packed(memory, begin, lengths, align)).tobytes()
                 places = np.cumsum([0, *(-(-lengths // align) * align)])
                 same(len(made), places[-1], "bytes of packed rows")
                 for at, place, length in zip(begin, places, lengths):
                     same(made[place:place + length], content[at:at + length], "a packed row")
-            zeroed = maker.gather(memory, begin, nbytes)
+            zeroed = rows.take(0, count)
             maker.clear(zeroed, np.array([count - 1]))
             check((plain(maker.typed(zeroed, "U8", (count, nbytes)))[-1] == 0).all(), "cleared")
 

@@ -234,25 +234,22 @@ class FakeStreams:
     def current_stream(self, number):
         return FakeStream(self, self.now)
 
-    def Event(self):
-        return FakeEvent(self, len(self.log))
+    def set_stream(self, stream):
+        self.now = stream.number
 
 
 class FakeStream:
     def __init__(self, streams, number):
         self.streams, self.number = streams, number
+        self.cuda_stream = number
 
-    def wait_event(self, event):
-        self.streams.log.append(("waits", self.number, event.recorded))
+    def __eq__(self, other):
+        return self.number == other.number
 
+    __hash__ = None
 
-class FakeEvent:
-    def __init__(self, streams, _):
-        self.streams, self.recorded = streams, None
-
-    def record(self, stream):
-        self.recorded = stream.number
-        self.streams.log.append(("recorded", stream.number))
+    def wait_stream(self, other):
+        self.streams.log.append(("waits", self.number, other.number))
 
 
 class FakeTensor:
@@ -267,7 +264,7 @@ class FakeTensor:
 
 @case
 def batches_are_good_on_whatever_stream_takes_them():
-    from onehop._dataset_feed import CudaConsumer
+    from onehop._dataset_ahead import CudaConsumer
     from onehop.devices import Device
 
     streams = FakeStreams()
@@ -276,19 +273,21 @@ def batches_are_good_on_whatever_stream_takes_them():
     ragged = onehop.Ragged(FakeTensor(streams.log), FakeTensor(streams.log), np.ones(1, np.int64))
     batch = {"a": FakeTensor(streams.log), "b": ragged, "c": [FakeTensor(streams.log)],
              "d": [None, 5], "__key__": ["k"]}
+    consumer.note()
     consumer.begin()
-    consumer.end()
-    same((consumer.stream, streams.log), (7, [("recorded", 7)]))
-    consumer.hand(batch)
-    same(len(streams.log), 1, "words about the same stream")
+    seven = consumer.stream
+    same((seven.number, streams.log), (7, []))
+    consumer.hand(batch, seven)
+    same(streams.log, [], "words about the same stream")
     streams.now = 8
-    consumer.hand(batch)
-    same(streams.log[1:], [("waits", 8, 7)] + [("kept for", 8)] * 4)
+    consumer.hand(batch, seven)
+    same(streams.log, [("waits", 8, 7)] + [("kept for", 8)] * 4)
     del streams.log[:]
-    # The ring is given back after stream 8, which has to come after stream 7's copies.
+    # What is made next, by a thread whose own stream is another, is for stream 8. The ring is given
+    # back after that, so it has to come after stream 7's copies.
+    streams.now = 0
     consumer.begin()
-    consumer.end()
-    same((consumer.stream, streams.log), (8, [("waits", 8, 7), ("recorded", 8)]))
+    same((streams.now, consumer.stream.number, streams.log), (8, 8, [("waits", 8, 7)]))
 
 
 @case
