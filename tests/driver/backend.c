@@ -85,6 +85,42 @@ TEST(no_copies_set_the_mark_all_the_same)
 	CHECK_NOTHING_HELD();
 }
 
+/* Read while the queue holds them back, what was copied out is what was there at last. */
+TEST(what_is_copied_out_is_there_when_its_mark_says_so)
+{
+	struct onehop_error error = {0};
+	struct lane lane;
+	struct oh_mark *marks[8];
+	uint64_t at;
+	CHECK_OK(lane_make(&lane, 8 << 16, &error));
+	CHECK_OK(ops->alloc(lane.device, 8 << 16, &at, &error));
+	for (int i = 0; i < 8; i++) {
+		CHECK_OK(ops->mark_create(lane.device, &marks[i], &error));
+		CHECK_OK(ops->fill(lane.device, at + ((uint64_t)i << 16), 1 << 16, (uint8_t)(i + 1),
+				   &error));
+	}
+	for (int round = 0; round < 5; round++) {
+		memset(lane.ring, 0, 8 << 16);
+		for (int i = 0; i < 8; i++)
+			CHECK_OK(ops->copy_out(lane.device, lane.queue, marks[i],
+					       at + ((uint64_t)i << 16), lane.ring + (i << 16),
+					       1 << 16, &error));
+		for (int i = 0; i < 8; i++) {
+			CHECK_OK(wait_for(lane.device, marks[i], &error));
+			CHECK(all_are(lane.ring + (i << 16), 1 << 16, (unsigned char)(i + 1)));
+		}
+	}
+	CHECK_FAILS(ops->copy_out(lane.device, lane.queue, marks[0], at + (8 << 16) - 1, lane.ring,
+				  2, &error),
+		    ONEHOP_DRIVER);
+	CHECK_HOLDS(error.message, "2 bytes of cuda:0 cannot be read");
+	for (int i = 0; i < 8; i++)
+		ops->mark_destroy(lane.device, marks[i]);
+	ops->free(lane.device, at, 8 << 16);
+	lane_drop(&lane);
+	CHECK_NOTHING_HELD();
+}
+
 TEST(blocks_used_again_after_their_mark_lose_nothing)
 {
 	enum { BLOCKS = 4, BLOCK = 4096, ROUNDS = 200 };
@@ -278,6 +314,33 @@ capture_refused(struct CUctx_st *context, struct CUstream_st *stream)
 TEST(a_stream_that_is_being_captured_is_refused)
 {
 	with_primary(0, 0, capture_refused);
+}
+
+/* In the global mode, any thread's asking for an event would invalidate it. */
+static void
+capture_left_alone(struct CUctx_st *context, struct CUstream_st *stream)
+{
+	struct onehop_error error = {0};
+	struct CUgraph_st *graph;
+	struct lane lane;
+	unsigned int mode = 1;
+	(void)context;
+	CHECK_EQ(cu->capture_mode(&mode), 0);
+	CHECK_EQ(mode, 0);
+	CHECK_EQ(extra.capture_begin(stream, 0), 0);
+	CHECK_OK(lane_make(&lane, PIECES * PIECE_MOST, &error));
+	copy_many(&lane);
+	lane_drop(&lane);
+	CHECK_EQ(cu->capture_mode(&mode), 0);
+	CHECK_EQ(mode, 1); /* as the thread had it */
+	CHECK_EQ(extra.capture_end(stream, &graph), 0);
+	CHECK_EQ(extra.graph_destroy(graph), 0);
+}
+
+TEST(a_stream_that_is_captured_is_left_alone_by_work_on_others)
+{
+	if (cu->capture_mode)
+		with_primary(0, 0, capture_left_alone);
 }
 
 /* Nothing was copied through it, so there is nothing to wait for. */

@@ -12,6 +12,9 @@
 
 enum { FAKE_DEVICES = 8, FAKE_STACK = 16 };
 
+/* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and _INVALIDATED. */
+enum { FAKE_CAPTURE_UNSUPPORTED = 900, FAKE_CAPTURE_INVALIDATED = 901 };
+
 /* Allocated by cuMemAlloc, from the pool, or a range reserved to map memory into. */
 enum fake_kind { FAKE_PLAIN, FAKE_POOL, FAKE_RANGE };
 
@@ -103,7 +106,7 @@ struct CUstream_st {
 	int builtin;   /* the context's own: not counted as held */
 	int destroyed; /* by the program: what was given to it still runs */
 	int dead;      /* with its context: nothing more runs */
-	int captured;
+	int captured;  /* 1 + mode */
 	struct fake_op *first, **last, *running;
 	uint64_t given, done;
 };
@@ -129,6 +132,8 @@ struct fake_state {
 	unsigned long long next_id;
 	int misuses;
 	int batch;
+	int captures;    /* streams that are captured in the global mode */
+	int invalidated; /* these, by a call that another thread may not make then */
 	int stopped; /* every call fails for good: nothing is copied any more */
 	uint64_t seed, random;
 	uint64_t delay_us;
@@ -147,6 +152,8 @@ uint64_t fake_now_ns(void);
 oh_cu_result fake_ready(void);
 oh_cu_result fake_current(struct CUctx_st **context);
 struct CUctx_st **fake_stack(int **depth);
+/* The thread's capture mode: 0 global, 1 thread-local, 2 relaxed. */
+unsigned int *fake_capture_mode(void);
 
 struct fake_device *fake_device_of(oh_cu_address address);
 struct fake_block *fake_block_of(oh_cu_address address);

@@ -432,19 +432,30 @@ cuStreamIsCapturing(struct CUstream_st *handle, unsigned int *status)
 	ENTER();
 	oh_cu_result code = find_stream(handle, &stream);
 	if (code == OH_CU_SUCCESS)
-		*status = (unsigned int)stream->captured;
+		*status = (unsigned int)(stream->captured != 0);
 	LEAVE(code);
+}
+
+oh_cu_result
+cuThreadExchangeStreamCaptureMode(unsigned int *mode)
+{
+	ENTER();
+	unsigned int before = *fake_capture_mode();
+	*fake_capture_mode() = *mode;
+	*mode = before;
+	LEAVE(fake_ready());
 }
 
 oh_cu_result
 cuStreamBeginCapture_v2(struct CUstream_st *handle, unsigned int mode)
 {
 	struct CUstream_st *stream;
-	(void)mode;
 	ENTER();
 	oh_cu_result code = find_stream(handle, &stream);
-	if (code == OH_CU_SUCCESS)
-		stream->captured = 1;
+	if (code == OH_CU_SUCCESS) {
+		stream->captured = 1 + (int)mode;
+		fake.captures += mode == 0;
+	}
 	LEAVE(code);
 }
 
@@ -456,8 +467,15 @@ cuStreamEndCapture(struct CUstream_st *handle, struct CUgraph_st **graph)
 	ENTER();
 	oh_cu_result code = find_stream(handle, &stream);
 	if (code == OH_CU_SUCCESS) {
+		int is_global = stream->captured == 1;
 		stream->captured = 0;
 		*graph = (struct CUgraph_st *)&fake;
+		if (is_global && fake.invalidated) {
+			*graph = NULL;
+			code = (oh_cu_result)FAKE_CAPTURE_INVALIDATED;
+		}
+		fake.captures -= is_global;
+		fake.invalidated &= fake.captures > 0;
 	}
 	LEAVE(code);
 }

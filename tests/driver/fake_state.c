@@ -150,6 +150,27 @@ fitting_code(const char *name)
 								     : OH_CU_ERROR_UNKNOWN;
 }
 
+unsigned int *
+fake_capture_mode(void)
+{
+	static __thread unsigned int mode;
+	return &mode;
+}
+
+/* What CUDA calls potentially unsafe while a stream is captured in the global mode: a thread may do
+ * so only in the relaxed mode. */
+static int
+breaks_capture(const char *name)
+{
+	static const char *const unsafe[] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostRegister_v2",
+					     "cuMemHostUnregister", "cuEventQuery",
+					     "cuStreamSynchronize"};
+	int found = 0;
+	for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++)
+		found |= strcmp(name, unsafe[i]) == 0;
+	return found && fake.captures && *fake_capture_mode() != OH_CU_CAPTURE_RELAXED;
+}
+
 oh_cu_result
 fake_enter(const char *name)
 {
@@ -173,6 +194,10 @@ fake_enter(const char *name)
 			fake_settle(NULL);
 			fake_void();
 		}
+	}
+	if (code == OH_CU_SUCCESS && breaks_capture(name)) {
+		fake.invalidated = 1;
+		code = (oh_cu_result)FAKE_CAPTURE_UNSUPPORTED;
 	}
 	pthread_mutex_unlock(&fake.lock);
 	return code;

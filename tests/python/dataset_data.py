@@ -10,6 +10,9 @@ import numpy as np
 
 from onehop import _abi, _library
 
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
+"""Where batches go in the cases that are about their bytes: "cuda:0" where there is a GPU."""
+
 ITEM = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|u1": "U8",
         "|b1": "BOOL", "<u2": "U16", "<f2": "F16"}
 

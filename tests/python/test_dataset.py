@@ -23,15 +23,17 @@ from onehop.devices import HOST
 
 
 def frameworks():
-    """The frameworks that are installed."""
+    """The frameworks that are installed, and have the device."""
     import importlib.util
 
+    if data.DEVICE != "cpu":
+        return ["torch"]
     return ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
 
 
 def plain(value):
     """A tensor as a numpy array."""
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    return value.cpu().numpy() if hasattr(value, "cpu") else np.asarray(value)
 
 
 def array(payload):
@@ -100,7 +102,7 @@ def every_kind_of_field_is_what_tarfile_reads():
         want = data.read(folder)
         for framework in frameworks():
             for shuffle in ("sample", None):
-                with Dataset(folder, batch=32, device="cpu", framework=framework, shuffle=shuffle,
+                with Dataset(folder, batch=32, device=data.DEVICE, framework=framework, shuffle=shuffle,
                              remainder="uneven") as dataset:
                     same(dataset.fields, FORMS)
                     seen = []
@@ -119,7 +121,7 @@ def batches_keep_their_values_when_others_follow():
         data.shards(folder, varied(seeded(), 400), 400)
         want = data.read(folder)
         for framework in frameworks():
-            with Dataset(folder, batch=8, device="cpu", framework=framework,
+            with Dataset(folder, batch=8, device=data.DEVICE, framework=framework,
                          ring_bytes=3 << 19) as dataset:
                 for batch in list(dataset):
                     for row, key in enumerate(batch["__key__"]):
@@ -153,7 +155,7 @@ def ragged_fields_come_as_values_padded_or_lists():
         data.shards(folder, varied(seeded(), 100), 100)
         want = data.read(folder)
         for framework in frameworks():
-            common = {"batch": 10, "device": "cpu", "framework": framework}
+            common = {"batch": 10, "device": data.DEVICE, "framework": framework}
             with Dataset(folder, fields=["cloud.npy", "rag.bin"], missing="skip", ragged="padded",
                          **common) as dataset:
                 for batch in dataset:
@@ -186,7 +188,7 @@ def a_ragged_field_gives_its_rows():
         with Scratch() as folder:
             rows = [np.arange(n, dtype=np.float32).reshape(-1, 1) for n in (3, 0, 2)]
             data.shards(folder, [(f"k{i}", {"x.npy": one}) for i, one in enumerate(rows)], 9)
-            with Dataset(folder, batch=3, device="cpu", framework=framework,
+            with Dataset(folder, batch=3, device=data.DEVICE, framework=framework,
                          shuffle=None) as dataset:
                 field = next(iter(dataset))["x.npy"]
                 check(isinstance(field, Ragged) and len(field) == 3, repr(field))
@@ -208,7 +210,7 @@ def place_decides_where_a_field_goes():
         place = {"cam.jpg": "device", "fix.bin": "object", "img.npy": "host", "cloud.npy": "object",
                  "y.cls": "host"}
         for framework in frameworks():
-            with Dataset(folder, batch=6, device="cpu", framework=framework, place=place,
+            with Dataset(folder, batch=6, device=data.DEVICE, framework=framework, place=place,
                          fields=list(place), ragged={"cam.jpg": "values"}) as dataset:
                 for batch in dataset:
                     for row, key in enumerate(batch["__key__"]):
@@ -230,7 +232,7 @@ def samples_are_read_one_by_one_and_in_any_order():
         data.shards(folder, samples, 50)
         want = data.read(folder)
         for framework in frameworks():
-            with Dataset(folder, batch=16, device="cpu", framework=framework,
+            with Dataset(folder, batch=16, device=data.DEVICE, framework=framework,
                          rank=0, world_size=2) as dataset:
                 same(dataset.samples, 120)
                 for index in (0, 49, 50, 119, -1, -120):
@@ -613,10 +615,11 @@ def its_pictures_are_decoded():
                     for n in range(4)]
         data.shards(folder + "/p", [(f"k{n}", {"a.jpg": one.numpy().tobytes()})
                                     for n, one in enumerate(pictures)], 9)
-        with Dataset(folder + "/p", decode="jpeg", batch=4, device="cpu", framework="torch",
+        with Dataset(folder + "/p", decode="jpeg", batch=4, device=data.DEVICE, framework="torch",
                      shuffle=None) as dataset:
             for got, one in zip(next(iter(dataset))["a.jpg"], pictures):
-                check(torch.equal(got, decode_jpeg(one)), "a picture")
+                same(got.device.type, data.DEVICE.partition(":")[0], "where a picture is")
+                check(torch.equal(got, decode_jpeg(one, device=data.DEVICE)), "a picture")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ from onehop import errors
 from onehop.dataset import Dataset
 
 FRAMEWORKS = ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
+if data.DEVICE != "cpu":
+    FRAMEWORKS = ["torch"]
 
 
 def plain(value):
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    return value.cpu().numpy() if hasattr(value, "cpu") else np.asarray(value)
 
 
 class Log:
@@ -144,7 +146,7 @@ def each_kind_of_wish_is_what_the_reference_finds():
         shards = folder_of(folder, log)
         anchors = sum(len(rows) for (_, stream), rows in log.records.items() if stream == "cam")
         for framework in FRAMEWORKS:
-            with Dataset(shards, batch=7, device="cpu", framework=framework,
+            with Dataset(shards, batch=7, device=data.DEVICE, framework=framework,
                          remainder="uneven") as dataset:
                 found = dataset.windows(
                     "cam", {"lidar": "nearest", "touch": (-0.05, 0.0), "imu": 5,
@@ -193,7 +195,7 @@ def rows_of_a_window_are_found_by_each_method():
         log = Log(source, 2)
         shards = folder_of(folder, log)
         for framework, method in itertools.product(FRAMEWORKS, ("nearest", "hold", "linear")):
-            with Dataset(shards, batch=8, device="cpu", framework=framework) as dataset:
+            with Dataset(shards, batch=8, device=data.DEVICE, framework=framework) as dataset:
                 for batch in dataset.windows("cam", {"imu": (-0.1, 0.05)}, rows=6, method=method,
                                              tolerance=0.02):
                     same(tuple(batch["imu"].shape), (8, 6, 3))

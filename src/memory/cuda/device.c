@@ -2,7 +2,9 @@
  *
  * The context is the opener's current one if that is on the device, else the primary, retained. It
  * is pushed and popped around each piece of driver work, so that no call leaves anything current
- * and calls may come from any thread. Contexts are never created or reset here.
+ * and calls may come from any thread. Contexts are never created or reset here. Inside, the thread's
+ * capture mode is relaxed: what a program captures into a graph meanwhile, on a stream of its own,
+ * has nothing to do with our streams, and would be invalidated by our asking for an event.
  *
  * A caller may reset or destroy the context under us. Then its streams, events, registrations and
  * allocations are gone, and touching their handles is undefined: each call first asks whether the
@@ -100,6 +102,31 @@ take_context(struct oh_device *device, struct onehop_error *error)
 	return ONEHOP_OK;
 }
 
+/* How often the thread has entered, and its capture mode before. */
+static _Thread_local struct {
+	unsigned int depth;
+	unsigned int mode;
+	int is_relaxed; /* in place of that mode */
+} entered;
+
+static void
+relax(const struct oh_cuda *cu)
+{
+	unsigned int mode = OH_CU_CAPTURE_RELAXED;
+	if (entered.depth++ || !cu->capture_mode)
+		return;
+	entered.is_relaxed = cu->capture_mode(&mode) == OH_CU_SUCCESS;
+	entered.mode = mode;
+}
+
+static void
+unrelax(const struct oh_cuda *cu)
+{
+	unsigned int mode = entered.mode;
+	if (--entered.depth == 0 && entered.is_relaxed)
+		cu->capture_mode(&mode);
+}
+
 onehop_status
 oh_cuda_enter(struct oh_device *device, struct onehop_error *error)
 {
@@ -115,6 +142,7 @@ oh_cuda_enter(struct oh_device *device, struct onehop_error *error)
 		return oh_cuda_fail(device->cu, error, code,
 				    "the CUDA context on cuda:%u cannot be made current",
 				    device->ordinal);
+	relax(device->cu);
 	return ONEHOP_OK;
 }
 
@@ -129,6 +157,7 @@ void
 oh_cuda_leave(struct oh_device *device)
 {
 	struct CUctx_st *popped;
+	unrelax(device->cu);
 	device->cu->ctx_pop(&popped);
 }
 

@@ -86,6 +86,7 @@ struct CUmemcpyAttributes_st; /* struct oh_cu_copy_attributes */
 	  (struct CUstream_st *stream, struct CUctx_st **context))                                 \
 	X(stream_capture, cuStreamIsCapturing, , 10000,                                            \
 	  (struct CUstream_st *stream, unsigned int *status))                                      \
+	X(capture_mode, cuThreadExchangeStreamCaptureMode, , 10010, (unsigned int *mode))          \
 	X(batch_13, cuMemcpyBatchAsync, _v2, 13000,                                                \
 	  (oh_cu_address *destinations, oh_cu_address *sources, size_t *bytes, size_t count,       \
 	   struct CUmemcpyAttributes_st *attributes, size_t *first, size_t attribute_count,        \
@@ -128,6 +129,7 @@ enum oh_cu_constant {
 	OH_CU_POINTER_RANGE_BYTES = 12,
 	OH_CU_SOURCE_ORDER_STREAM = 1,
 	OH_CU_STREAM_NON_BLOCKING = 1,
+	OH_CU_CAPTURE_RELAXED = 2,
 };
 
 /* X(name, value): the results that something here looks at, and those that mean that the context
