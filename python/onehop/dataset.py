@@ -226,7 +226,8 @@ class Dataset(Loop):
         stay in step.
     ring_bytes : int, optional
         The most that the buffers take in which bytes arrive. Left out: 768 MiB, more if batches are
-        larger, less for less data.
+        larger, less for less data. Batches, which a thread cuts from these ahead of the loop, take
+        192 MiB more on a GPU and 24 MiB on the host, or three batches where those are larger.
     buffers : int
         So many groups of batches are in the ring: one is used while others fill.
     collate : callable, optional
