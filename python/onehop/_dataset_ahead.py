@@ -27,7 +27,7 @@ _RELAXED = 2
 
 
 class Consumer(Protocol):
-    """The stream on which batches are used. `begin` is for the thread that makes them, and `hand` for
+    """The stream on which batches are used. `begin` is for the thread that makes them, `hand` for
     the consumer's."""
 
     def note(self) -> None:

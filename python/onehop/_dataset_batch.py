@@ -1,8 +1,8 @@
 """Batches: rows of a group's buffers, cut into dicts.
 
-What is asked of numpy and of the device is asked for many batches at once: where rows lie, and
-which they are, for a group, and the rows themselves for a few batches. For records of a few KiB that
-is what keeps a batch's cost at a few microseconds.
+Numpy and the device are asked for many batches at once: where rows lie, and which they are, for a
+group; for the rows themselves, for a few batches. For records of a few KiB that is what keeps a
+batch's cost at a few microseconds.
 """
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,16 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _dataset_feed, _dataset_fields, _dataset_order, _runtime, arenas, devices, errors
-from ._dataset_batch import Cutter, Keys, Ragged, rows_of
+from . import _dataset_feed, _dataset_fields, _dataset_order, _runtime, errors
+from . import _dataset_wishes as wishes
 from ._dataset_ahead import Consumer, CudaConsumer, HostConsumer
+from ._dataset_batch import Cutter, Keys, Ragged, rows_of
 from ._dataset_feed import Feed, FeedOptions
 from ._dataset_fields import Plan
 from ._dataset_loop import Clock, Loop, Share, worker
 from ._dataset_make import Maker, NumpyMaker, TorchMaker
-from ._dataset_order import List, Mixed, Order, Part, Plain, Sampler, Turn, Weighted
+from ._dataset_order import List, Mixed, Order, Part, Plain, Turn
 from ._dataset_source import Indices, Opened, Path, Source
-from .devices import HOST, Device, DeviceInput
+from ._dataset_wishes import Weights
+from .devices import HOST, DeviceInput
 
 if TYPE_CHECKING:
     from ._dataset_windows import Windows
@@ -40,9 +41,6 @@ __all__ = ["Dataset", "Keys", "Ragged", "mix"]
 
 _MADE_AT_ONCE = 1 << 14
 """An order over so few samples is made in less than a millisecond."""
-
-Weights = Mapping[Any, float] | Sequence[float] | Any
-"""By path, or one for each sample."""
 
 
 class _Settings(NamedTuple):
@@ -263,23 +261,22 @@ class Dataset(Loop):
                  framework: str | None = None) -> None:
         arguments = {name: value for name, value in locals().items()
                      if name not in ("self", "__class__")}
-        super().__init__(_positive("batch", batch), _from_zero("epoch", epoch))
+        super().__init__(wishes.positive("batch", batch), wishes.from_zero("epoch", epoch))
         self._made_by: tuple[Callable[..., Dataset], dict[str, Any]] = (type(self), arguments)
         several = (paths,) if isinstance(paths, (str, bytes, os.PathLike)) else tuple(paths)
         if not several:
             raise errors.InvalidArgument("paths is empty", "name shards, or a folder of them")
-        options = _feed_options(device, framework, verify, on_damage, ring_bytes, buffers)
+        options = wishes.feed_options(device, framework, verify, on_damage, ring_bytes, buffers)
         self._settings = _Settings(
-            options[0], options[1], batch, _choice("remainder", remainder,
-                                                   _dataset_order.REMAINDERS),
-            rank, world_size, _integer("seed", seed))
+            *options, batch, wishes.choice("remainder", remainder, _dataset_order.REMAINDERS),
+            rank, world_size, wishes.integer("seed", seed))
         _dataset_order.world_of(rank, world_size)
         self._open(several)
-        plain = Plain(_shuffle(shuffle), seed, None)
+        plain = Plain(wishes.shuffle_of(shuffle), seed, None)
         self._choose(fields, place, ragged, decode)
-        plain.samples = self._select(stream, samples, _choice("missing", missing,
-                                                              ("mask", "skip", "error")))
-        self._sampler = _sampler(self._source, plain, weights, draws)
+        missing = wishes.choice("missing", missing, ("mask", "skip", "error"))
+        plain.samples = self._select(stream, samples, missing)
+        self._sampler = wishes.sampler_of(self._source, plain, weights, draws)
         if collate is not None:
             self._stages.append(("collate", collate))
 
@@ -300,8 +297,8 @@ class Dataset(Loop):
                 ragged: Mapping[str, str] | str | None, decode: str | None) -> None:
         jpeg = None
         if decode is not None:
-            _choice("decode", decode, ("jpeg",))
-            jpeg = _jpeg_decoder(self._settings)
+            wishes.choice("decode", decode, ("jpeg",))
+            jpeg = wishes.jpeg_decoder(self._settings.framework, self._settings.feed.device)
         self._wishes = (place, ragged, decode)
         self._plans_of_any = self._plans = _dataset_fields.plan(self._source, fields, place, ragged,
                                                                 jpeg)
@@ -319,15 +316,15 @@ class Dataset(Loop):
         mask = np.ones(source.count, np.bool_)
         if samples is not None:
             mask[:] = False
-            mask[_numbers(source, samples).astype(np.int64)] = True
+            mask[wishes.numbers_of(source, samples).astype(np.int64)] = True
         if stream is not None:
-            mask &= np.isin(source.columns().stream, _stream_numbers(source, stream))
+            mask &= np.isin(source.columns().stream, wishes.stream_numbers(source, stream))
         has = {plan.name: source.has(plan.field) for plan in self._plans if plan.some_lack}
         if missing == "skip":
             for one in has.values():
                 mask &= one
         elif missing == "error":
-            _refuse_missing(source, mask, has)
+            wishes.refuse_missing(source, mask, has)
         elif has and all_lack:
             mask &= np.logical_or.reduce(list(has.values()))
         self._plans = [plan._replace(some_lack=plan.some_lack and not has[plan.name][mask].all())
@@ -523,7 +520,7 @@ class Dataset(Loop):
         """
         self._check_process()
         source = self._source
-        samples = _numbers(source, indices)
+        samples = wishes.numbers_of(source, indices)
         if not len(samples):
             raise errors.InvalidArgument("indices is empty", "ask for one sample at least")
         its = List(samples, _dataset_order.SHUFFLES["none"], 0, 0)
@@ -590,118 +587,6 @@ class Dataset(Loop):
             opened.close()
 
 
-# ---- checks of what callers say
-
-
-def _integer(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise errors.InvalidArgument(f"{what} is {value!r}", "give an int")
-    return int(value)
-
-
-def _positive(what: str, value: Any) -> int:
-    if _integer(what, value) < 1:
-        raise errors.InvalidArgument(f"{what} is {value}", "give an int from 1 on")
-    return int(value)
-
-
-def _from_zero(what: str, value: Any) -> int:
-    if _integer(what, value) < 0:
-        raise errors.InvalidArgument(f"{what} is {value}", "count from 0")
-    return int(value)
-
-
-def _choice(what: str, value: Any, allowed: Sequence[str] | Mapping[str, Any]) -> str:
-    if value not in tuple(allowed):
-        raise errors.InvalidArgument(f"{what} is {value!r}", f"it is one of {', '.join(allowed)}")
-    return str(value)
-
-
-def _shuffle(shuffle: Any) -> str:
-    if shuffle is None or isinstance(shuffle, bool):
-        return "sample" if shuffle else "none"
-    return _choice("shuffle", shuffle, _dataset_order.SHUFFLES)
-
-
-def _feed_options(device: DeviceInput, framework: str | None, verify: str, on_damage: str,
-                  ring_bytes: int | None, buffers: int) -> tuple[str, FeedOptions]:
-    """The framework's name, and how bytes come."""
-    runtime = _runtime.get()
-    target = None if device is None else devices.parse(device)
-    kind = arenas.choose(framework, target, runtime)
-    place: Device = target or arenas.choose_device(kind, runtime)
-    if kind == "array" or place.kind not in ("cpu", "cuda") or (kind, place.kind) == ("numpy",
-                                                                                    "cuda"):
-        raise errors.Unsupported(f"batches on {place} are not made for framework {kind}",
-                                 'take framework "torch" on the host or on a CUDA device, or '
-                                 '"numpy" on the host')
-    skip = _choice("on_damage", on_damage, ("error", "skip")) == "skip"
-    is_checked = _choice("verify", verify, ("none", "sample")) == "sample"
-    ring = 0 if ring_bytes is None else _positive("ring_bytes", ring_bytes)
-    return kind, FeedOptions(place, is_checked, skip, _positive("buffers", buffers), ring)
-
-
-def _numbers(source: Source, indices: Any) -> Indices:
-    """Samples' numbers, checked; negative ones count from the end."""
-    made = np.asarray(indices)
-    if made.ndim != 1 or (made.size and made.dtype.kind not in "iu"):
-        raise errors.InvalidArgument(f"samples' numbers are {made.dtype} of shape {made.shape}",
-                                     "give ints in one dimension")
-    if made.size and made.dtype.kind == "u" and made.max() >= source.count:
-        source.check_sample(int(made.max()))
-    made = made.astype(np.int64)
-    made = np.where(made < 0, made + source.count, made)
-    bad = np.flatnonzero((made < 0) | (made >= source.count))
-    if len(bad):
-        source.check_sample(int(np.asarray(indices)[bad[0]]))
-    return made.astype(np.uint64)
-
-
-def _stream_numbers(source: Source, streams: str | Sequence[str]) -> list[int]:
-    names = [streams] if isinstance(streams, str) else list(streams)
-    for name in names:
-        if name not in source.streams:
-            some = ", ".join(map(repr, source.streams[:20]))
-            raise errors.InvalidArgument(f"stream names {name!r}, which no sample is of",
-                                         f"the dataset's streams are {some or 'none'}")
-    return [source.streams.index(name) for name in names]
-
-
-def _refuse_missing(source: Source, mask: Any, has: Mapping[str, Any]) -> None:
-    for name, one in has.items():
-        lacking = np.flatnonzero(mask & ~one)
-        if len(lacking):
-            raise errors.InvalidArgument(
-                f"sample {source.key(int(lacking[0]))!r} lacks field {name!r}, as do "
-                f"{len(lacking) - 1} more", 'take missing="mask" or missing="skip"')
-
-
-def _sampler(source: Source, plain: Plain, weights: Weights | None, draws: int | None) -> Sampler:
-    if weights is None:
-        if draws is not None:
-            raise errors.InvalidArgument("draws is given without weights",
-                                         "give weights, or leave draws out")
-        return plain
-    count = source.count if plain.samples is None else len(plain.samples)
-    return Weighted(plain, _dataset_order.weights_of(source, weights),
-                    count if draws is None else _positive("draws", draws))
-
-
-def _jpeg_decoder(settings: _Settings) -> Callable[[list[Any]], list[Any]]:
-    if settings.framework != "torch":
-        raise errors.Unsupported('decode="jpeg" is asked for framework numpy',
-                                 'take framework="torch"')
-    try:
-        vision: Any = importlib.import_module("torchvision.io")
-    except (ImportError, OSError, RuntimeError) as error:  # the latter of another torch's
-        raise errors.Unsupported(f'decode="jpeg" needs torchvision, which cannot be used: {error}',
-                                 "install the torchvision of this torch, or leave decode out and "
-                                 "decode the bytes yourself") from error
-    device = str(settings.feed.device)
-    return lambda rows: list(vision.decode_jpeg(rows, vision.ImageReadMode.RGB,
-                                                    device=device))
-
-
 def _made_again(make: Callable[..., Dataset], arguments: dict[str, Any], stages: list[Any],
                 epoch: int, consumed: int, resumes: bool) -> Dataset:
     """A dataset as it was pickled."""
@@ -722,11 +607,11 @@ class _Mix(Dataset):
     def __init__(self, datasets: Sequence[tuple[Dataset, float]], seed: int, stop: str,
                  batch: int | None) -> None:
         first = datasets[0][0]
-        size = first._batch if batch is None else _positive("batch", batch)
+        size = first._batch if batch is None else wishes.positive("batch", batch)
         Loop.__init__(self, size, 0)
         self._made_by = (functools.partial(_Mix), {"datasets": list(datasets), "seed": seed,
                                                   "stop": stop, "batch": batch})
-        self._settings = first._settings._replace(batch=size, seed=_integer("seed", seed))
+        self._settings = first._settings._replace(batch=size, seed=wishes.integer("seed", seed))
         paths = [path for one, _ in datasets for path in one._source.paths]
         self._open(paths)
         names = dict.fromkeys(plan.name for one, _ in datasets for plan in one._plans)
@@ -789,6 +674,6 @@ def mix(datasets: Mapping[Dataset, float], *, seed: int = 0, stop: str = "all_ex
     pairs = [(one, _dataset_order.check_probability(share)) for one, share in datasets.items()]
     if not pairs:
         raise errors.InvalidArgument("a mix of no datasets is asked for", "give one at least")
-    _choice("stop", stop, ("all_exhausted", "first_exhausted"))
+    wishes.choice("stop", stop, ("all_exhausted", "first_exhausted"))
     total = sum(share for _, share in pairs)
     return _Mix([(one, share / total) for one, share in pairs], seed, stop, batch)
