@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_VERBS = {"pack": "_pack_command", "sensors": "sensors", "bench-stream": "_bench_stream"}
+_VERBS = {"pack": "_pack.command", "sensors": "sensors", "bench-stream": "_bench_stream"}
 """Commands of a module each, which defines ``main(words) -> int`` and raises its errors."""
 
 

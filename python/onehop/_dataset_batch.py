@@ -7,7 +7,7 @@ batch's cost at a few microseconds.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, overload
 
@@ -216,6 +216,7 @@ class _Column:
     """
 
     def __init__(self, cutter: Cutter, chunk: Chunk, number: int) -> None:
+        self._source, self._samples = cutter.source, chunk.samples
         self.plan = cutter.plans[number]
         self.maker = cutter.maker(self.plan)
         nbytes = chunk.nbytes[number]
@@ -241,6 +242,10 @@ class _Column:
         if present is not None:
             begin = np.where(present, begin, begin[present.argmax()])
         return self.maker.rows(self.memory, begin, nbytes)
+
+    def key(self, row: int) -> str:
+        """The key of a row's sample."""
+        return self._source.key(int(self._samples[row]))
 
 
 class Cut:
@@ -325,9 +330,12 @@ def _fixed(column: _Column, first: int, last: int) -> Any:
 def _list(column: _Column, first: int, last: int) -> list[Any]:
     """A batch's rows one by one; None where a sample lacks the field."""
     present, where = column.present, column.where
-    there = slice(first, last) if present is None else first + np.flatnonzero(present[first:last])
+    there = np.arange(first, last)
+    if present is not None:
+        there = there[present[first:last]]
     rows = loose_rows(column.maker, column.memory, column.plan, where.begin[there],
-                      where.nbytes[there], None if where.types is None else where.types[there])
+                      where.nbytes[there], None if where.types is None else where.types[there],
+                      lambda row: column.key(int(there[row])))
     if present is None:
         return rows
     found = iter(rows)
@@ -357,14 +365,39 @@ def _add_ragged(made: dict[str, list[Any]], column: _Column, edges: list[tuple[i
 
 
 def loose_rows(maker: Maker, memory: Memory, plan: Plan, begin: Int64s, nbytes: Int64s,
-               types: npt.NDArray[np.uint32] | None) -> list[Any]:
-    """Rows one by one, each by its own type, decoded if the plan says so."""
+               types: npt.NDArray[np.uint32] | None, key: Callable[[int], str]) -> list[Any]:
+    """Rows one by one, each by its own type, decoded if the plan says so; key tells whose row it
+    is."""
     packed = maker.packed(memory, begin, nbytes, _ALIGN)
     pieces = maker.split(packed, (-(-nbytes // _ALIGN) * _ALIGN).tolist())
     kinds = [0] * len(nbytes) if types is None else types.tolist()
     rows = [_one(maker, plan, piece, count, kind)
             for piece, count, kind in zip(pieces, nbytes.tolist(), kinds)]
-    return plan.decode(rows) if plan.decode and rows else rows
+    return _decoded(plan, rows, key) if plan.decode and rows else rows
+
+
+def _decoded(plan: Plan, rows: list[Any], key: Callable[[int], str]) -> list[Any]:
+    """What torchvision makes of encoded rows."""
+    assert plan.decode is not None
+    try:
+        made: list[Any] = plan.decode(rows)
+    except RuntimeError as error:
+        raise errors.Malformed(
+            f"field {plan.name!r} of {_broken(plan, rows, key)} cannot be decoded: "
+            f"{str(error).splitlines()[0]}",
+            "correct it, or leave decode out for its bytes") from error
+    return made
+
+
+def _broken(plan: Plan, rows: list[Any], key: Callable[[int], str]) -> str:
+    """Whose row it is, decoding them one by one."""
+    assert plan.decode is not None
+    for number, row in enumerate(rows):
+        try:
+            plan.decode([row])
+        except RuntimeError:
+            return f"sample {key(number)!r}"
+    return f"{len(rows)} samples, {key(0)!r} the first,"
 
 
 def _one(maker: Maker, plan: Plan, piece: Any, nbytes: int, kind: int) -> Any:

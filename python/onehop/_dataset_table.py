@@ -120,6 +120,7 @@ class Table:
     sample : uint64 [R]
         The sample that each record is, or is a row of.
     row : int64 [R]
+    clock : Field or None
     first : int64 [episodes + 1]
         Where each episode's records begin; the one behind the last is of samples without episode.
 
@@ -131,7 +132,7 @@ class Table:
 
     def __init__(self, source: Source, stream: str, number: int, plan: Plan, clock: Field | None,
                  columns: Columns) -> None:
-        self.source, self.stream, self.plan, self._clock = source, stream, plan, clock
+        self.source, self.stream, self.plan, self.clock = source, stream, plan, clock
         samples = np.flatnonzero((columns.stream == number) & source.has(plan.field))
         episode = np.minimum(columns.episode[samples], len(source.episodes)).astype(np.int64)
         stamp = columns.timestamp_ns[samples]
@@ -173,7 +174,7 @@ class Table:
                     "one time for each of the chunk's rows", "pack the stream again")
             offsets[which] += np.uint64(its.data_offset)
         made, nbytes = [], counts * 8
-        for first, last in _in_pieces(nbytes, _TIMES_AT_ONCE):
+        for first, last in in_pieces(nbytes, _TIMES_AT_ONCE):
             ranges = np.stack((parts.shard[first:last], offsets[first:last],
                                nbytes[first:last].astype(np.uint64)), axis=1)
             made += self._fetched(ranges)
@@ -216,7 +217,7 @@ class Table:
     def shape(self) -> tuple[int, ...] | None:
         """A record's shape; None where records differ."""
         layout = self.plan.layout
-        if self._clock is not None:
+        if self.clock is not None:
             return layout.shape[1:] if layout.is_fixed else layout.shape if layout.dtype else None
         return layout.shape if self.plan.form == "fixed" else None
 
@@ -231,13 +232,13 @@ class Table:
         which = np.searchsorted(self._samples, self.sample[records])
         shard, offset, nbytes, kinds = self._spots
         shard, offset, nbytes, kinds = shard[which], offset[which], nbytes[which], kinds[which]
-        if self._clock is not None:
+        if self.clock is not None:
             offset += (self.row[records] * self.row_bytes).astype(np.uint64)
             nbytes = np.full(len(records), self.row_bytes, np.int64)
         return shard, offset, nbytes, kinds
 
 
-def _in_pieces(nbytes: Int64s, most: int) -> list[tuple[int, int]]:
+def in_pieces(nbytes: Int64s, most: int) -> list[tuple[int, int]]:
     """Runs of entries whose bytes are about so many at most."""
     if not len(nbytes):
         return []

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from . import errors, windows
 from ._dataset_batch import Keys, Ragged, loose_rows, object_of
+from ._dataset_checks import Checks
 from ._dataset_loop import Loop, Share
 from ._dataset_make import Maker, Memory
 from ._dataset_order import SHUFFLES, Counts, Order, Plain, Turn
@@ -121,16 +122,18 @@ class Windows(Loop):
     A moment is a record of the stream ``at``, the *anchor*, with what was asked of other streams. A
     batch of B moments is a dict of
 
-    - each stream, ``at`` too: a tensor [B, ...], or [B, N, ...] of N records; all records of a
-      window come as a `Ragged`. Of records that differ in shape, or are encoded, or are objects, a
-      list of B, or of B lists, None where one is missing.
+    - each stream, ``at`` too (the anchors themselves, or what is asked of it): a tensor [B, ...],
+      or [B, N, ...] of N records; all records of a window come as a `Ragged`. Of records that
+      differ in shape, or are encoded, or are objects, a list of B, or of B lists, None where one is
+      missing.
     - ``"NAME_is_pad"``, bool [B] or [B, N]: the record is missing, and zeros stand for it; of a
       window: it is empty.
     - ``"NAME_time_ns"``, int64 of the same shape (0 where missing; of windows a `Ragged`).
     - ``"__key__"`` (a `Keys`, of the anchors' samples), ``"__time_ns__"`` (int64 [B]),
       ``"__episode__"`` (a list of B str), and with remainder="pad" ``"__pad__"``.
 
-    The order is over anchors, by the dataset's settings. Its streams have one field each.
+    The order is over anchors, by the dataset's settings. Its streams have one field each. With
+    verify="sample" a payload is read as a whole and checked before anything is cut from it, once.
 
     Attributes
     ----------
@@ -148,13 +151,11 @@ class Windows(Loop):
         self._dataset = dataset
         self._specs = windows.parse(streams, tolerance=tolerance, rows=rows, method=method)
         self._wish = [at, repr(self._specs), gap]
-        if at in self._specs:
-            raise errors.InvalidArgument(f"stream {at!r} is the anchor, and is asked for as well",
-                                         "leave it out of streams: a batch has it")
-        if dataset._settings.feed.verify:
-            raise errors.Unsupported("windows of a dataset with verify='sample' are asked for",
-                                     "open it with verify='none': a window reads parts of "
-                                     "payloads, which have no checksum of their own")
+        its = dataset._settings.feed
+        if its.verify and its.skip_damaged:
+            raise errors.Unsupported("windows of a dataset with on_damage='skip' are asked for",
+                                     "let damage be an error: a moment has records of several "
+                                     "samples, and would lack some")
         if not isinstance(dataset._sampler, Plain):
             raise errors.Unsupported("windows of a mix, or of a dataset with weights, are asked "
                                      "for", "take windows of each dataset")
@@ -165,10 +166,19 @@ class Windows(Loop):
                         for name in (at, *self._specs)}
         self._at = self._tables[at]
         self._specs = {at: _AT, **self._specs}
+        self._checks = self._begun_checks() if its.verify else {}
         self._found: OrderedDict[int, dict[str, Records | Slices]] = OrderedDict()
         self._clocks: dict[tuple[int, str], Clock] = {}
         self._survey(at, gap)
         self._sequence: tuple[int, Int64s] | None = None
+
+    def _begun_checks(self) -> dict[str, Checks]:
+        """For each stream, after a look at its times, which have been read."""
+        for table in self._tables.values():
+            if table.clock is not None:
+                Checks(table.source, table.clock).look(table.sample)
+        return {name: Checks(table.source, table.plan.field)
+                for name, table in self._tables.items()}
 
     # ---- which anchors there are
 
@@ -184,7 +194,7 @@ class Windows(Loop):
         return names[episode] if episode < len(names) else ""
 
     def _survey(self, at: str, gap: str) -> None:
-        asked = {name: spec for name, spec in self._specs.items() if name != at}
+        asked = {name: spec for name, spec in self._specs.items() if spec is not _AT}
         chosen = self._chosen()
         kept: list[Int64s] = []
         skews: dict[str, list[Int64s]] = {name: [] for name in asked}
@@ -308,9 +318,10 @@ class Windows(Loop):
             times = self._at.episode_times(episode)
             found = {name: windows.align(times, self._clock(episode, name), spec)
                      for name, spec in self._specs.items() if spec is not _AT}
-            own = np.arange(len(times))[:, None]
-            found[self._at.stream] = Records(own, None, None, np.zeros(own.shape, np.bool_),
-                                             np.zeros(len(times), np.int64))
+            if self._specs[self._at.stream] is _AT:
+                own = np.arange(len(times))[:, None]
+                found[self._at.stream] = Records(own, None, None, np.zeros(own.shape, np.bool_),
+                                                 np.zeros(len(times), np.int64))
             self._found[episode] = found
             while len(self._found) > 1 and sum(map(_entries, self._found.values())) > _KEPT_ENTRIES:
                 self._found.popitem(last=False)
@@ -334,6 +345,8 @@ class Windows(Loop):
                 both = pick.records if pick.upper is None else np.concatenate((pick.records,
                                                                                pick.upper))
                 records = np.unique(both[both >= 0])
+                if self._checks:
+                    self._checks[name].look(table.sample[records])
                 shard, offset, nbytes, kinds = table.spots(records)
                 run = _runs(shard, offset, nbytes)
                 firsts = np.flatnonzero(np.concatenate(([True], run[1:] != run[:-1]))[:len(run)])
@@ -501,7 +514,8 @@ def _loose(table: Table, maker: Maker, memory: Memory, pick: _Picks, wanted: _Wa
                  for at, count, sample in zip(begin.tolist(), nbytes.tolist(),
                                               table.sample[records].tolist())]
     else:
-        found = loose_rows(maker, memory, table.plan, begin, nbytes, wanted.kinds[which])
+        found = loose_rows(maker, memory, table.plan, begin, nbytes, wanted.kinds[which],
+                           lambda row: table.source.key(int(table.sample[records[row]])))
     for place, row in zip(np.flatnonzero(there).tolist(), found):
         rows[place] = row
     if pick.counts is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _ros
-from ._pack_input import need, record_key
+from ._pack.input import need, record_key
 from ._sensors_data import LIDAR_COLUMNS, Array, Content, Sensor, source
 from .shards import Part, Sample, ShardWriter, npy_part, rows_sample
 

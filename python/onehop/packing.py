@@ -13,15 +13,15 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import errors
-from ._pack_episodes import open_joined
-from ._pack_input import Input, InputOptions, Job, digest_of, open_input, reading
-from ._pack_notes import Notes
-from ._pack_state import State, difference, head
-from ._pack_work import Settings, Task, Workers, as_ours
+from ._pack.episodes import open_joined
+from ._pack.input import Input, InputOptions, Job, digest_of, open_input, reading
+from ._pack.notes import Notes
+from ._pack.state import State, difference, head
+from ._pack.work import Settings, Task, Workers, as_ours
 
 __all__ = ["PackOptions", "pack"]
 
@@ -87,7 +87,8 @@ class PackOptions:
                 "shard_count": self.shard_count, "chunk_bytes": self.chunk_bytes,
                 "join_below": self.join_below,
                 **{name: sorted(value) if isinstance(value, frozenset) else value
-                   for name, value in vars(inputs).items() if name != "prefix"}}
+                   for name, value in vars(inputs).items()
+                   if name not in ("prefix", "chunk_bytes")}}
 
 
 # ---- planning -----------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def make_plan(paths: Sequence[str], folder: str, options: PackOptions) -> Plan:
     """Opens the inputs and deals their jobs out to shards."""
     notes = Notes()
     try:
-        inputs = _open_inputs(paths, options.inputs)
+        inputs = _open_inputs(paths, replace(options.inputs, chunk_bytes=options.chunk_bytes))
         size = _shard_size(sum(opened.nbytes for opened in inputs), options)
         pieces = [list(opened.jobs(max(size // _JOBS_PER_SHARD, 1))) for opened in inputs]
     except errors.OnehopError:
@@ -162,12 +163,8 @@ def _open_inputs(paths: Sequence[str], options: InputOptions) -> list[Input]:
     made = []
     for path, name in zip(paths, names):
         prefix = f"{name}/" if folders > 1 and os.path.isdir(path) else ""
-        made.append(open_input(path, _with_prefix(options, prefix)))
+        made.append(open_input(path, replace(options, prefix=prefix)))
     return made
-
-
-def _with_prefix(options: InputOptions, prefix: str) -> InputOptions:
-    return InputOptions(**{**vars(options), "prefix": prefix})
 
 
 def _shard_size(total: int, options: PackOptions) -> int:

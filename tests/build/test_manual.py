@@ -17,7 +17,7 @@ import options_man
 from tap import Skip, case, check, run, same
 
 MAN = os.path.join(TREE, "docs", "man")
-IN_PYTHON = {"pack": "_pack_command.py", "sensors": "sensors.py"}
+IN_PYTHON = {"pack": "_pack/command.py", "sensors": "sensors.py"}
 """Commands of the Python package, and where their words are."""
 
 

@@ -570,6 +570,8 @@ def decoders_get_the_rows_that_are_there():
     asked = []
 
     def decode_jpeg(rows, mode, device):
+        if any(int(row[0]) == 255 for row in rows):
+            raise RuntimeError("no picture\nbut other bytes")
         asked.append((mode, device, [row.device.type for row in rows]))
         return [torch.full((3, 1, 1), int(row.sum()) % 251, dtype=torch.uint8) for row in rows]
 
@@ -592,6 +594,12 @@ def decoders_get_the_rows_that_are_there():
                              [10 * n % 251] * 3 if n % 3 else None)
             check(all(one == ("RGB", "cpu", ["cpu"] * len(one[2])) for one in asked), asked)
             same(sum(len(one[2]) for one in asked), 6)
+            data.shards(folder + "/b", [("good", {"a.jpg": b"1"}), ("none", {"y.cls": 1}),
+                                        ("bad", {"a.jpg": b"\xff"})], 9)
+            with Dataset(folder + "/b", decode="jpeg", batch=3, device="cpu", framework="torch",
+                         shuffle=None) as dataset:
+                words = str(raised(errors.Malformed, next, iter(dataset)))
+                holds(words, "field 'a.jpg' of sample 'bad' cannot be decoded: no picture;")
     finally:
         for name, module in before.items():
             sys.modules.pop(name, None)

@@ -250,6 +250,85 @@ def anchors_of_a_fast_stream_are_rows_of_its_chunks():
 
 
 @case
+def more_of_the_anchors_stream_can_be_asked_for():
+    """Pictures before and after each, or the last rows up to each."""
+    source = seeded()
+    with Scratch() as folder:
+        log = Log(source)
+        shards = folder_of(folder, log)
+        for framework in FRAMEWORKS:
+            with Dataset(shards, batch=8, device=data.DEVICE, framework=framework,
+                         remainder="uneven") as dataset:
+                found = dataset.windows("cam", {"cam": [-0.1, 0.0], "imu": 1}, tolerance=0.04)
+                gaps = rows = 0
+                for batch in found:
+                    for row in range(len(batch["__key__"])):
+                        at, episode, cam = anchor_of(batch, row, log, "cam")
+                        same(cam[int(batch["__key__"][row].rpartition("/")[2])][0], at)
+                        numbers = [within(cam, nearest(cam, at + offset), at + offset, ns(0.04))
+                                   for offset in (-ns(0.1), 0)]
+                        for column, number in enumerate(numbers):
+                            check_record(batch, "cam", row, column, cam, number, None)
+                        gaps, rows = gaps + (None in numbers), rows + 1
+                same((found.gaps["cam"], rows), (gaps, 120))
+                check(0 < gaps < 120, f"{gaps} gaps")
+                check(0 < found.skew["cam"].max_ns, "no skew")
+                skipped = dataset.windows("cam", {"cam": [-0.1, 0.0]}, tolerance=0.04, gap="skip")
+                same((skipped.anchors, skipped.left_out), (120 - gaps, gaps))
+                for batch in dataset.windows("imu", {"imu": 3}):
+                    for row in range(len(batch["__key__"])):
+                        at, episode, imu = anchor_of(batch, row, log, "imu")
+                        last = held(imu, at)
+                        for column in range(3):
+                            number = last - 2 + column
+                            check_record(batch, "imu", row, column, imu,
+                                         None if number < 0 else number, np.zeros(3, np.float32))
+
+
+@case
+def a_damaged_payload_is_refused_before_anything_is_cut_from_it():
+    source = seeded()
+    with Scratch() as folder:
+        log = Log(source, 2)
+        shards = folder_of(folder, log)
+        common = {"batch": 5, "device": data.DEVICE, "framework": FRAMEWORKS[0], "shuffle": None,
+                  "remainder": "uneven"}
+        wish = {"imu": (-0.05, 0.05), "label": "nearest"}
+
+        def look(verify):
+            with Dataset(shards, verify=verify, **common) as dataset:
+                return [(plain(batch["imu"].values).tobytes(), batch["label"],
+                         [plain(one).tobytes() for one in batch["cam"]])
+                        for batch in dataset.windows("cam", wish)]
+
+        whole = look("none")
+        check(look("sample") == whole, "what is verified is something else")
+        path = next(os.path.join(shards, name) for name in sorted(os.listdir(shards))
+                    if name.endswith(".tar"))
+        with open(path, "rb") as file:
+            good = file.read()
+        for words, part in (("field imu.npy", log.records["e0", "imu"][2][1].tobytes()),
+                            ("field imu.time.npy", np.array(
+                                [at for at, _ in log.records["e0", "imu"][1:4]]).tobytes()),
+                            ("field cam.jpg", next(one for _, one in log.records["e0", "cam"]
+                                                   if len(one) > 8 and one in good)),
+                            ("field label.json", b'"number"')):
+            place = good.find(part)
+            check(place >= 0, f"{words}: the bytes are not in the first shard")
+            place += source.randrange(len(part))
+            bad = bytearray(good)
+            bad[place] ^= 1 << source.randrange(2)
+            with open(path, "wb") as file:
+                file.write(bad)
+            error = raised(errors.Mismatch, look, "sample")
+            for word in (words, os.path.basename(path), "sample e0/", "CRC-32C", "at offset"):
+                holds(str(error), word)
+        with open(path, "wb") as file:
+            file.write(good)
+        check(look("sample") == whole, "the good copy is something else")
+
+
+@case
 def gaps_are_masked_skipped_or_refused():
     source = seeded()
     with Scratch() as folder:
@@ -323,13 +402,14 @@ def a_wish_that_cannot_be_had_is_refused():
             for words, arguments in (
                     ("no stream 'radar'", ("cam", {"radar": "nearest"})),
                     ("no stream 'radar'", ("radar", {"cam": "nearest"})),
-                    ("stream 'cam' is the anchor", ("cam", {"cam": "nearest"})),
                     ("which holds no time", ("cam", {"imu": (0.1, 0.1)}))):
                 holds(str(raised(errors.InvalidArgument, dataset.windows, *arguments)), words)
             window = dataset.windows("cam", {"touch": (-0.1, 0.1)}, rows=4, method="linear")
             same(next(iter(window))["touch"].shape, (1, 4, 6))
-        with Dataset(shards, verify="sample", **common) as dataset:
-            holds(str(raised(errors.Unsupported, dataset.windows, "cam", {"imu": 1})), "verify")
+        with Dataset(shards, verify="sample", on_damage="skip", **common) as dataset:
+            holds(str(raised(errors.Unsupported, dataset.windows, "cam", {"imu": 1})), "on_damage")
+        with Dataset(shards, weights={shards: 1.0}, **common) as dataset:
+            holds(str(raised(errors.Unsupported, dataset.windows, "cam", {"imu": 1})), "weights")
         with Dataset(shards, fields=["cam.jpg"], **common) as dataset:
             holds(str(raised(errors.InvalidArgument, dataset.windows, "cam", {"imu": 1})),
                   "has 0 of the fields")

@@ -22,8 +22,8 @@ from tap import Skip, case, check, holds, run, same
 
 from onehop import _library, errors, packing
 from onehop import ShardWriter, FileRange, index_shard, verify_shard
-from onehop._pack_input import InputOptions, Rows
-from onehop._pack_notes import Notes
+from onehop._pack.input import InputOptions, Rows
+from onehop._pack.notes import Notes
 from onehop._shard_index import ShardIndex
 
 PACK = [sys.executable, "-m", "onehop", "pack"]
@@ -639,10 +639,23 @@ def a_nuscenes_tree_equals_an_independent_decode():
             raised(errors.Malformed, pack, folder, out, inputs=InputOptions(nuscenes=True))
 
 
+def chunk_sizes(pieces, most):
+    """Rows of each chunk: a piece that fits a chunk is in one, others fill what there is."""
+    made = []
+    for piece in pieces:
+        if not made or piece <= most < made[-1] + piece:
+            made.append(0)
+        for _ in range(piece):
+            if made[-1] == most:
+                made.append(0)
+            made[-1] += 1
+    return [size for size in made if size]
+
+
 @case
 def rows_are_chunked_like_a_simple_model_says():
     np = need("numpy")
-    from onehop import _pack_rows
+    from onehop._pack.rows import in_order
     source = seeded()
     for trial in range(200):
         streams = {f"s{n}": sorted(source.randrange(60) for _ in range(source.randrange(1, 80)))
@@ -657,20 +670,89 @@ def rows_are_chunked_like_a_simple_model_says():
                 begin = end
         items.sort(key=lambda rows: rows.times_ns[0])
         most = source.randrange(1, 30)
-        got = list(_pack_rows.in_order(items, Notes(), chunk_bytes=12 * most,
+        got = list(in_order(items, Notes(), chunk_bytes=12 * most,
                                        apart=frozenset(["s2"])))
         same([(s.timestamp_ns, s.stream) for s in got],
              sorted((s.timestamp_ns, s.stream) for s in got), f"order in trial {trial}")
         for name, times in streams.items():
             mine = [s for s in got if s.stream == name]
-            size = 1 if name == "s2" else most
-            same([s.rows for s in mine],
-                 [min(size, len(times) - at) for at in range(0, len(times), size)], "rows")
-            same([s.key for s in mine], [f"e/{name}/{at:09d}" for at in range(0, len(times), size)])
-            same([s.timestamp_ns for s in mine], times[::size])
+            sizes = [1] * len(times) if name == "s2" else chunk_sizes(
+                [len(rows.times_ns) for rows in items if rows.stream == name], most)
+            begins = np.cumsum([0, *sizes[:-1]]).tolist()
+            same([s.rows for s in mine], sizes, "rows")
+            same([s.key for s in mine], [f"e/{name}/{at:09d}" for at in begins])
+            same([s.timestamp_ns for s in mine], [times[at] for at in begins])
     late = [Rows("e", "s", 0, np.array([5]), np.zeros(1)), Rows("e", "s", 1, np.array([4]),
                                                                 np.zeros(1))]
-    raised(errors.Malformed, list, _pack_rows.in_order(late, Notes()))
+    raised(errors.Malformed, list, in_order(late, Notes()))
+
+
+@case
+def runs_are_cut_like_a_simple_model_says():
+    np = need("numpy")
+    from onehop._pack.runs import cuts, runs
+    source = seeded()
+    for trial in range(300):
+        count, row_bytes = source.randrange(1, 60), source.choice([0, 8, 100, 492, 993, 5000])
+        span = source.choice([0, 10**9, 5 * 10**9])
+        episodes = sorted(source.randrange(3) for _ in range(count))
+        times = [at for episode in range(3) for at in sorted(
+            source.randrange(-span, span + 1) for _ in range(episodes.count(episode)))]
+        begins, places = runs(np.array(times), row_bytes, 1000,
+                                         np.array(episodes, np.int32))
+        most, model = max(1, 1000 // (row_bytes + 8)), []
+        for episode, at in zip(episodes, times):
+            run = model[-1] if model else None
+            if not run or run[0][:2] != (episode, at // 10**9) or len(run) == most:
+                run = []
+                model.append(run)
+            run.append((episode, at // 10**9, at))
+        same(np.flatnonzero(begins).tolist(), np.cumsum([0, *map(len, model[:-1])]).tolist(),
+             f"runs of trial {trial}")
+        same(places.tolist(), [run[0][2] for run in model for _ in run])
+        costs, limit = [source.randrange(1, 9) for _ in range(count)], source.randrange(1, 60)
+        made, want, at = cuts(np.array(costs), begins, limit), [], 0
+        for run in model:
+            cost = sum(costs[at:at + len(run)])
+            if not want or want[-1][2] + cost > limit:
+                want.append([at, at, 0])
+            at += len(run)
+            want[-1][1:] = at, want[-1][2] + cost
+        same([list(one) for one in made], want, f"jobs of trial {trial}")
+
+
+@case
+def a_quick_stream_beside_raw_cameras_makes_a_chunk_of_each_second():
+    """Jobs hold a few frames, which must not cut a stream of a thousand rows a second."""
+    np = need("numpy")
+    source = seeded()
+    with Scratch() as folder:
+        root, frame, seconds = os.path.join(folder, "in"), 100_000, 4
+        begin, rows = source.randrange(10**9), []
+        for camera in ("left", "right"):
+            write(f"{root}/{camera}.raw", source.randbytes(frame * 30 * seconds))
+            rows += [{"stream": camera, "timestamp_ns": begin + number * 10**9 // 30,
+                      "path": f"{camera}.raw", "offset": number * frame, "size": frame}
+                     for number in range(30 * seconds)]
+        touch = np.arange(3000 * seconds, dtype=np.float32).reshape(-1, 3)
+        write(f"{root}/touch.bin", touch.tobytes())
+        clocked = [begin + number * 10**6 for number in range(1000 * seconds)]
+        rows += [{"stream": "touch", "timestamp_ns": at, "path": "touch.bin", "offset": 12 * number,
+                  "size": 12, "dtype": "F32", "shape": "3"} for number, at in enumerate(clocked)]
+        manifest = write_csv(os.path.join(folder, "m.csv"), rows)
+        report = pack(root, os.path.join(folder, "out"), inputs=InputOptions(manifest=manifest),
+                      shard_size=4 << 20)
+        check(len(report["shards"]) >= 5, f"{len(report['shards'])} shards: nothing was cut")
+        chunks = [(entry, parts) for entry, parts in indexed(report["shards"])
+                  if entry.stream == "touch"]
+        found = [array(*parts["touch.time.npy"]).tolist() for _, parts in chunks]
+        want = [[at for at in clocked if at // 10**9 == second]
+                for second in range(seconds + 1)]
+        same([len(one) for one in found], [len(one) for one in want], "rows of chunks")
+        same(found, want, "times of chunks")
+        check(np.array_equal(np.concatenate([array(*parts["touch.npy"]) for _, parts in chunks]),
+                             touch), "touch")
+        unpacked(report["shards"])
 
 
 # ---- tars and tables ----------------------------------------------------------------------------
@@ -761,7 +843,7 @@ def damaged_inputs_are_refused_in_words_or_packed():
                     try:
                         list(job.items(Notes()))
                     except Exception as error:  # as a process that packs does
-                        raise need("onehop._pack_work").as_ours(error) from error
+                        raise need("onehop._pack.work").as_ours(error) from error
             except errors.OnehopError as error:
                 refused += 1
                 check(str(error), "no words")
@@ -1104,7 +1186,7 @@ def two_packings_do_not_share_a_folder():
         root, out = os.path.join(folder, "in"), os.path.join(folder, "out")
         tree(root, source, 5)
         os.makedirs(out)
-        state = need("onehop._pack_state").State(out)
+        state = need("onehop._pack.state").State(out)
         _, said = command(root, "-o", out, code=1)
         holds(said, "another process packs")
         state.close()
@@ -1140,6 +1222,7 @@ def wrong_words_and_wrong_inputs_have_their_exit_status():
                             ([folder + "/in", "-o", out, "--alignment", "1000"], 2),
                             ([folder + "/in", "-o", out, "--shard-size", "0"], 2),
                             ([folder + "/in", "-o", out, "--columns", "a", "--rows", "a"], 2),
+                            ([folder + "/in", "-o", out, "--clock", "start"], 2),
                             ([folder + "/none", "-o", out], 1),
                             ([write(folder + "/x.pdf", b"1"), "-o", out], 3),
                             ([write(folder + "/x.tar", b"1"), "-o", out], 3)):
@@ -1171,7 +1254,7 @@ def the_installed_command_hands_over():
 
 @case
 def verify_finds_what_the_index_does_not_say():
-    from onehop import _pack_check
+    from onehop._pack.check import check_shard
     source = seeded()
     with Scratch() as folder:
         root, out = os.path.join(folder, "in"), os.path.join(folder, "out")
@@ -1187,7 +1270,7 @@ def verify_finds_what_the_index_does_not_say():
                 total = sum(header[:148]) + sum(header[156:]) + 8 * 32
                 broken[offset - 364:offset - 356] = b"%06o\0 " % total
             write(path, broken)
-            holds(str(raised(errors.Mismatch, _pack_check.check_shard, path)), what)
+            holds(str(raised(errors.Mismatch, check_shard, path)), what)
 
 
 if __name__ == "__main__":

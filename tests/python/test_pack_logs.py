@@ -12,6 +12,7 @@ import pickle
 import sqlite3
 import struct
 import sys
+import tracemalloc
 import types
 
 from package import Scratch, need, raised, seeded
@@ -23,10 +24,13 @@ except ImportError:
     print("1..0 # SKIP numpy is not installed")
     sys.exit(0)
 
-from onehop import _pack_episodes, _pack_log, errors
-from onehop._pack_input import InputOptions, Rows, open_input
-from onehop._pack_notes import Notes
-from onehop._pack_rows import in_order
+from onehop import errors
+from onehop._pack import mcap_file
+from onehop._pack import table as tables
+from onehop._pack.episodes import open_joined
+from onehop._pack.input import InputOptions, Rows, open_input
+from onehop._pack.notes import Notes
+from onehop._pack.rows import in_order
 from onehop.shards import FileRange
 
 START = 1_700_000_000 * 10**9
@@ -176,10 +180,14 @@ def write_mcap(path, kinds, made, **named):
     return path
 
 
-def write_bag(path, kinds, made, plugin):
+def write_bag(path, kinds, made, plugin, compression="NONE"):
     rosbag2 = need("rosbags.rosbag2")
-    with rosbag2.Writer(pathlib.Path(path), version=9,
-                        storage_plugin=rosbag2.StoragePlugin[plugin]) as writer:
+    writer = rosbag2.Writer(pathlib.Path(path), version=9,
+                            storage_plugin=rosbag2.StoragePlugin[plugin])
+    if compression != "NONE":
+        writer.set_compression(rosbag2.CompressionMode[compression],
+                               rosbag2.CompressionFormat.ZSTD)
+    with writer:
         connections = {}
         for name, logged, _, message in made:
             kind = message.__msgtype__
@@ -341,10 +349,12 @@ def an_mcap_is_packed_as_its_own_packages_read_it():
 @case
 def a_rosbag2_is_packed_as_its_own_package_reads_it():
     source = seeded()
-    for plugin in ("SQLITE3", "MCAP"):
+    for plugin, compression in (("SQLITE3", "NONE"), ("SQLITE3", "MESSAGE"), ("SQLITE3", "FILE"),
+                                ("MCAP", "NONE"), ("MCAP", "STORAGE")):
         with Scratch() as folder:
             kinds = Kinds(source)
-            path = write_bag(os.path.join(folder, "bag"), kinds, messages(kinds, 1.7), plugin)
+            path = write_bag(os.path.join(folder, "bag"), kinds, messages(kinds, 1.7), plugin,
+                             compression)
             read = read_bag(path)
             for which in ("header", "log"):
                 opened = open_input(path, InputOptions(time=which))
@@ -402,24 +412,101 @@ def streams_are_kept_in_chunks_or_apart_as_asked():
 
 
 @case
-def a_record_that_was_logged_far_too_late_is_an_error_and_not_all_memory():
+def a_record_that_was_logged_far_too_late_lies_where_it_belongs():
     with Scratch() as folder:
         kinds = Kinds(seeded())
         made = [("pose", START + number, START, kinds.pose(START + number))
                 for number in range(2000)]
         made.append(("pose", START + 5000, START, kinds.pose(START - 1)))
         path = write_mcap(os.path.join(folder, "run.mcap"), kinds, made)
-        opened = open_input(path, InputOptions())
-        held, _pack_log._HELD_BYTES = _pack_log._HELD_BYTES, 50_000
+        records, _ = packed(open_input(path, InputOptions()), 1 << 40)
+        same([time for time, _, _ in records["run", "pose"]],
+             [START - 1, *range(START, START + 2000)], "times")
+        records, _ = packed(open_input(path, InputOptions(time="log")), 1 << 40)
+        same(records["run", "pose"][-1][0], START + 5000, "the last record's time")
+
+
+LAYOUTS = {"chunks": {"chunk_size": 300_000}, "no chunks": {"use_chunking": False},
+           "one chunk": {"chunk_size": 1 << 40}}
+
+
+def write_large(path, source, count, layout, compression="NONE", early=True):
+    """Messages of 100,000 bytes, each beside one of the log's first nanoseconds. Returns all."""
+    mcap, made = need("mcap.writer"), []
+    with open(path, "wb") as file:
+        writer = mcap.Writer(file, compression=mcap.CompressionType[compression],
+                             **LAYOUTS[layout])
+        writer.start()
+        large, small = (writer.register_channel(topic, "json", 0) for topic in ("/a", "/b"))
+        for number in range(count):
+            made.append(source.randbytes(50_000) + bytes(50_000))
+            writer.add_message(large, START + number * 10**7, made[-1], START)
+            if early:
+                writer.add_message(small, number, b"{}", number)
+        writer.finish()
+    return made
+
+
+@case
+def a_log_is_never_held_in_memory_however_it_is_written():
+    """Where all chunks begin at one time, and where there are none, or one for all."""
+    source = seeded()
+    kept, mcap_file._KEPT_BYTES = mcap_file._KEPT_BYTES, 2_000_000
+    try:
+        for layout, compression in (("chunks", "NONE"), ("chunks", "ZSTD"), ("chunks", "LZ4"),
+                                    ("no chunks", "NONE"), ("one chunk", "NONE")):
+            with Scratch() as folder:
+                path = os.path.join(folder, "run.mcap")
+                made = write_large(path, source, 200, layout, compression)
+                open_input(path, InputOptions())  # modules that are loaded are not counted
+                tracemalloc.start()
+                opened = open_input(path, InputOptions())
+                count = 0
+                for job in opened.jobs(1_000_000):
+                    for item in job.items(Notes()):
+                        if item.stream == "a":
+                            check(payload(item.parts[0]) == made[count], f"record {count}")
+                            count += 1
+                _, peak = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                same(count, 200, "records")
+                check(peak < 4_000_000, f"{peak} bytes of {layout}, {compression}, were held")
+    finally:
+        mcap_file._KEPT_BYTES = kept
+        tracemalloc.stop()
+
+
+@case
+def what_would_have_to_be_held_and_is_too_large_is_refused():
+    source = seeded()
+    largest, mcap_file._LARGEST = mcap_file._LARGEST, 1_000_000
+    try:
+        with Scratch() as folder:
+            path = os.path.join(folder, "run.mcap")
+            write_large(path, source, 20, "one chunk", "ZSTD")
+            holds(refused(path, errors.Limit), "the chunk at")
+            write_large(path, source, 20, "one chunk", "NONE")
+            same(refused(path, errors.Limit), "")
+            mcap_file._LARGEST = 99_999
+            holds(refused(path, errors.Limit), "the message at")
+    finally:
+        mcap_file._LARGEST = largest
+    for how, module in (("zstd", "zstandard"), ("lz4", "lz4.frame")):
+        bomb = need(module).compress(bytes(10_000_000))
+        check(len(bomb) < 100_000, "it is no bomb")
+        tracemalloc.start()
         try:
-            error = raised(errors.Limit, packed, opened, 1 << 40)
-        finally:
-            _pack_log._HELD_BYTES = held
-        holds(str(error), f"/pose of {START - 1} ns was logged at {START + 5000} ns")
-        holds(str(error), "--time log")
-        records, _ = packed(opened, 1 << 40)
-        same(records["run", "pose"][0][0], START - 1, "the first record's time")
-        packed(open_input(path, InputOptions(time="log")), 1 << 40)
+            made = mcap_file.decompressed("log", how, bomb, 1000)
+            check(len(made) <= 1000, f"{how} made {len(made)} bytes of 1000")
+        except ValueError as error:
+            holds(str(error), "10000000 bytes of what has 1000")
+        same(tracemalloc.get_traced_memory()[1] < 5_000_000, True, f"{how} was held")
+        tracemalloc.stop()
+        small = need(module).compress(b"abc" * 99)
+        for size in (297, None):
+            same(mcap_file.decompressed("log", how, small, size), b"abc" * 99)
+    error = raised(errors.UnsupportedData, mcap_file.decompressed, "run.mcap", "brotli", b"", 1)
+    holds(str(error), "run.mcap")
 
 
 def refused(path, *kinds):
@@ -716,7 +803,7 @@ def frames_of_a_lerobot_dataset_are_decoded_when_asked_for():
         holds(str(error), "no frame at 0.016667 s, which is frame 1 of episode 0")
 
 
-def touch_manifest(folder, values):
+def touch_manifest(folder, values, begin=-5):
     """100 records of touch in a file, dealt to two of the robot's episodes and to another."""
     os.makedirs(folder)
     values.tofile(os.path.join(folder, "t.bin"))
@@ -725,7 +812,7 @@ def touch_manifest(folder, values):
         file.write("episode,stream,timestamp_ns,path,offset,size,dtype,shape\n")
         for row in range(100):
             name = ("episode_000000", "episode_000002", "other")[row % 3]
-            file.write(f"{name},touch,{row * 10**6 - 5},t.bin,{12 * row},12,float32,3\n")
+            file.write(f"{name},touch,{row * 10**6 + begin},t.bin,{12 * row},12,float32,3\n")
     return path
 
 
@@ -748,13 +835,13 @@ def streams_of_other_clocks_join_episodes():
         robot = os.path.join(folder, "robot")
         made = write_lerobot(robot, source, lengths)
         values = np.arange(300, dtype=np.float32).reshape(100, 3)
-        rows_at_once, _pack_episodes._ROWS = _pack_episodes._ROWS, 3
+        rows_at_once, tables._ROWS = tables._ROWS, 3
         try:
-            joined = _pack_episodes.open_joined(
+            joined = open_joined(
                 [robot, touch_manifest(os.path.join(folder, "touch"), values),
                  force_table(os.path.join(folder, "force.parquet"))], InputOptions())
         finally:
-            _pack_episodes._ROWS = rows_at_once
+            tables._ROWS = rows_at_once
         records, samples = packed(joined, 1 << 20)
         check_lerobot(records, made, lengths)
         for remainder, name in enumerate(("episode_000000", "episode_000002")):
@@ -774,6 +861,60 @@ def streams_of_other_clocks_join_episodes():
 
 
 @case
+def a_clock_of_another_origin_is_set_as_it_is_said():
+    """Touch by the time since 1970, and episodes that count from 0."""
+    source = seeded()
+    values = np.arange(300, dtype=np.float32).reshape(100, 3)
+    with Scratch() as folder:
+        robot, table = os.path.join(folder, "robot"), os.path.join(folder, "clock.csv")
+        made, lengths = write_lerobot(robot, source, [20, 10, 5]), [20, 10, 5]
+        touch = touch_manifest(os.path.join(folder, "touch"), values, START)
+
+        def touched(clock):
+            joined = open_joined([robot, touch], InputOptions(clock=clock))
+            records, samples = packed(joined, 1 << 20)
+            check_lerobot(records, made, lengths)
+            timed = [(sample.episode, sample.timestamp_ns) for sample in samples
+                     if sample.timestamp_ns is not None]
+            same(timed, sorted(timed), "the order")
+            return joined, [[time for time, _, _ in records[f"episode_{number:06d}", "touch"]]
+                            for number in (0, 2)]
+
+        def starts(text):
+            with open(table, "w", encoding="utf-8") as file:
+                file.write(text)
+            return table
+
+        for words in ("from 1700000000000000000 to", "is from 0 to 633333333 ns", "--clock start"):
+            holds(str(raised(errors.InvalidArgument, touched, "episode")), words)
+        joined, times = touched("start")
+        rows = [range(remainder, 100, 3) for remainder in (0, 1)]
+        same(times, [[(row - mine[0]) * 10**6 for row in mine] for mine in rows])
+        told = joined.notes.summary()["lists"]["shifted"]
+        same((told["count"], told["first"][1][1]), (2, "by -1700000000001000000 ns"))
+        begins = [START - source.randrange(10**8) for _ in rows]
+        joined, times = touched(starts(
+            f"start_ns,episode\n{begins[0]},episode_000000\n{begins[1]},episode_000002\n"))
+        same(times, [[START + row * 10**6 - begin for row in mine]
+                     for mine, begin in zip(rows, begins)])
+        jobs = joined.jobs(1 << 20)
+        other = open_joined([robot, touch], InputOptions(clock="start"))
+        same([one.digest == two.digest for one, two in zip(jobs, other.jobs(1 << 20))],
+             [True, False, True, False], "digests")
+        line = "episode_000000,5\n"
+        for text, kind, words in (
+                (f"episode,start_ns\n{line}", errors.InvalidArgument, "clocks are not one"),
+                (f"episode,start_ns\nepisode_000000,{START}\n", errors.InvalidArgument,
+                 "does not say when episode episode_000002"),
+                (f"episode,start_ns\n{line}episode_000000,6\n", errors.Malformed, "row 2"),
+                (f"episode\n{line}", errors.Malformed, "row 1, has no episode or no"),
+                (f"episode,start_ns\n{line}x,{1 << 63}\n", errors.Malformed, "row 2, has no"),
+                (f"episode,start_ns\n{line}x,1.5\n", errors.Malformed, "row 2, has no")):
+            holds(str(raised(kind, touched, starts(text))), words)
+        holds(str(raised(errors.NotFound, touched, table + ".csv")), "--clock names")
+
+
+@case
 def what_cannot_be_joined_is_refused():
     source = seeded()
     with Scratch() as folder:
@@ -781,7 +922,7 @@ def what_cannot_be_joined_is_refused():
         for paths, words in (([folder], "one input is given"),
                              ([folder, folder], "stream 'observation_state' of episode"),
                              ([folder, folder + "/meta"], "without episodes and times")):
-            error = raised(errors.InvalidArgument, _pack_episodes.open_joined, paths,
+            error = raised(errors.InvalidArgument, open_joined, paths,
                            InputOptions())
             holds(str(error), words)
 

@@ -17,9 +17,9 @@ except ImportError:
     sys.exit(0)
 
 from onehop import _sensors_data, errors, sensors
-from onehop._pack_input import InputOptions, open_input
-from onehop._pack_notes import Notes
-from onehop._pack_rows import in_order
+from onehop._pack.input import InputOptions, open_input
+from onehop._pack.notes import Notes
+from onehop._pack.rows import in_order
 from onehop.shards import FileRange, verify_shard
 
 SMALL = {"seconds": 1.2, "episodes": 2, "cameras": 2, "size": (64, 48), "stereo": (32, 24),

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import errors
-from ._pack_input import (PART_BYTES, InputOptions, Item, Rows, digest_of, file_digest, need,
-                          reading, record_key)
-from ._pack_names import Cleaner
-from ._pack_notes import Notes
-from .shards import Part, Sample, make_part, npy_part
+from .. import errors
+from ..shards import Part, Sample, make_part, npy_part
+from .input import (PART_BYTES, InputOptions, Item, Rows, Share, digest_of, file_digest, need,
+                    reading, record_key)
+from .names import Cleaner
+from .notes import Notes
 
 if TYPE_CHECKING:
     import numpy
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _WHY = "packing a table"
 _PARQUET, _ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
 _BATCH_BYTES = 32 << 20
+_ROWS = 1 << 16
 _MAGIC = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"\x93NUMPY", "npy"),
           (b"GIF8", "gif"), (b"RIFF", "webp"))
 _KNOWN = re.compile(r"(?i)(jpe?g|png|webp|npy|npz|json|txt|text|cls|bin|pcd|ply|mp4|flac|wav)$")
@@ -248,7 +249,7 @@ class _Cells:
 
 @dataclass
 class TableJob:
-    """Some groups of rows; see `_pack_input.Job`."""
+    """Some groups of rows; see `input.Job`."""
 
     path: str
     groups: range
@@ -368,7 +369,7 @@ def _samples(job: TableJob, batch: Any, episode: str, first_row: int) -> Iterato
 
 
 class TableInput:
-    """See `_pack_input.Input`."""
+    """See `input.Input`."""
 
     kind = "table"
 
@@ -439,10 +440,46 @@ class TableInput:
             if not self._log or "episode" not in self._meta:
                 before.add(self._episode, group.rows)
                 continue
-            for batch in _batches(self.path, range(number, number + 1), ["episode"], 1 << 16):
+            for batch in _batches(self.path, range(number, number + 1), ["episode"], _ROWS):
                 for episode, begin, end in _episodes(batch, self._episode):
                     before.add(episode, end - begin)
         return made
+
+
+    @property
+    def streams(self) -> list[str]:
+        """Names of the streams."""
+        return [column.stream for column in self._columns]
+
+    def by_episode(self) -> list[Share]:
+        """See `input.Share`; none of a table without times."""
+        made: dict[str, _Spread] = {}
+        columns = [name for name in self._meta if name in ("episode", "timestamp_ns")]
+        cleaner = Cleaner(self._names, Notes())
+        for job in self.jobs(1) if self._log else ():
+            row = job.first_row
+            for batch in _batches(self.path, job.groups, columns, _ROWS):
+                for episode, begin, end in _episodes(batch, self._episode):
+                    times = _times(self.path, batch.slice(begin, end - begin), row + begin)
+                    made.setdefault(cleaner.episode(episode), _Spread()).take(job, times)
+                row += batch.num_rows
+        return [Share(episode, spread.jobs, spread.first_ns, spread.last_ns)
+                for episode, spread in made.items()]
+
+
+class _Spread:
+    """Where an episode lies."""
+
+    def __init__(self) -> None:
+        self.jobs: list[TableJob] = []
+        self.first_ns, self.last_ns = (1 << 63) - 1, -(1 << 63)
+
+    def take(self, job: TableJob, times: NDArray[numpy.int64]) -> None:
+        """Some of its rows are in a job."""
+        if not self.jobs or self.jobs[-1] is not job:
+            self.jobs.append(job)
+        self.first_ns = min(self.first_ns, int(times.min()))
+        self.last_ns = max(self.last_ns, int(times.max()))
 
 
 class _Before:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import IO, Any, NamedTuple
 
-from . import errors
-from ._pack_input import Item, Job
-from ._pack_join import join_small
-from ._pack_notes import Notes
-from ._pack_rows import in_order
-from .shards import Sample, TarShard
+from .. import errors
+from ..shards import Sample, TarShard
+from .input import Item, Job
+from .join import join_small
+from .notes import Notes
+from .rows import in_order
 
 _LENGTH = Struct("<Q")
 _TURN_S = 0.1
@@ -74,7 +74,7 @@ def _fields(task: Task, settings: Settings) -> set[str]:
 
 def _open(task: Task, settings: Settings) -> Any:
     if settings.format == "arrow":
-        from ._pack_arrow import ArrowShard
+        from .arrow import ArrowShard
 
         return ArrowShard(task.path, _fields(task, settings))
     return TarShard(task.path, settings.align, settings.pad, settings.alignment, settings.mtime)
@@ -109,7 +109,7 @@ def write_shard(task: Task, settings: Settings, tell: Callable[[int], None]) -> 
                 told = time.monotonic()
         info = shard.finish()
     if settings.verify and settings.format == "tar":
-        from ._pack_check import check_shard
+        from .check import check_shard
 
         check_shard(task.path)
     return {"samples": info.samples, "members": info.members, "payload_bytes": info.payload_bytes,
@@ -174,12 +174,12 @@ def serve(parent: int) -> None:
 # ---- the parent's side --------------------------------------------------------------------------
 
 
-_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from onehop._pack_work import serve; " \
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from onehop._pack.work import serve; " \
         "serve(int(sys.argv[2]))"
 
 
 def _start(lock: int) -> subprocess.Popen[bytes]:
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return subprocess.Popen([sys.executable, "-c", _CODE, package, str(os.getpid())],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock,))
 

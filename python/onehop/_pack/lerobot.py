@@ -23,12 +23,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from . import errors
-from ._pack_input import (PART_BYTES, InputOptions, Item, Rows, digest_of, file_digest, need,
-                          reading, record_key)
-from ._pack_names import Cleaner
-from ._pack_notes import Notes
-from .shards import FileRange, Part, Sample, npy_part
+from .. import errors
+from ..shards import FileRange, Part, Sample, npy_part
+from .input import (PART_BYTES, InputOptions, Item, Rows, Share, digest_of, file_digest, need,
+                    reading, record_key)
+from .names import Cleaner
+from .notes import Notes
+from .runs import place
 
 if TYPE_CHECKING:
     import numpy
@@ -184,7 +185,7 @@ def _number(row: dict[str, Any], name: str, root: str) -> Any:
 
 
 class LeRobotInput:
-    """A dataset, opened; see `_pack_input.Input`."""
+    """A dataset, opened; see `input.Input`."""
 
     kind = "LeRobot"
 
@@ -296,13 +297,15 @@ class LeRobotInput:
         """Names of the streams."""
         return [*(feature.stream for feature in self._features), self._about]
 
-    def by_episode(self) -> list[tuple[str, LeRobotJob]]:
-        """A job for each episode, by its name."""
-        return [(job.episodes[0].name, job) for job in self._episode_jobs(1)]
+    def by_episode(self) -> list[Share]:
+        """See `input.Share`. Times are those of the rate, from 0 in each episode."""
+        return [Share(job.episodes[0].name, [job], 0,
+                      round(max(job.episodes[0].length - 1, 0) * 10**9 / self._rate))
+                for job in self._episode_jobs(1)]
 
     def jobs(self, limit: int) -> Sequence[FilesJob | LeRobotJob]:
         """The files that stay as they are, and episodes, some together; none of these is cut. See
-        `_pack_input.Input`."""
+        `input.Input`."""
         return [*self._file_jobs(limit), *self._episode_jobs(limit)]
 
     def _file_jobs(self, limit: int) -> list[FilesJob]:
@@ -350,7 +353,7 @@ def _itemsize(dtype: str) -> int | None:
 
 @dataclass
 class FilesJob:
-    """Files of a dataset that are packed as they are; see `_pack_input.Job`."""
+    """Files of a dataset that are packed as they are; see `input.Job`."""
 
     log: ClassVar[bool] = False
     root: str
@@ -371,7 +374,7 @@ class FilesJob:
         return f"{self.root}: {self.samples[0][0]} to {self.samples[-1][0]}"
 
     def items(self, notes: Notes) -> Iterator[Item]:
-        """See `_pack_input.Job`."""
+        """See `input.Job`."""
         for key, files in self.samples:
             yield Sample(key, tuple(Part(name, FileRange(os.path.join(self.root, path)))
                                     for name, path in files))
@@ -379,7 +382,7 @@ class FilesJob:
 
 @dataclass
 class LeRobotJob:
-    """Some episodes; see `_pack_input.Job`."""
+    """Some episodes; see `input.Job`."""
 
     log: ClassVar[bool] = True
     root: str
@@ -404,13 +407,13 @@ class LeRobotJob:
         return f"{self.root}: {self.episodes[0].name} to {self.episodes[-1].name}"
 
     def items(self, notes: Notes) -> Iterator[Item]:
-        """See `_pack_input.Job`."""
+        """See `input.Job`."""
         for episode in self.episodes:
             table = _Table(self, episode)
             times = self._times(table, notes)
             parts: list[Iterable[Item]] = [[self._told(episode)]]
             parts += [self._stream(feature, episode, table, times) for feature in self.features]
-            yield from heapq.merge(*parts, key=_place)
+            yield from heapq.merge(*parts, key=place)
 
     def _told(self, episode: _Episode) -> Sample:
         words = {"episode_index": episode.number, "length": episode.length, "tasks": episode.tasks}
@@ -496,12 +499,6 @@ def _sample(episode: _Episode, feature: _Feature, row: int, times: NDArray[numpy
             part: Part) -> Sample:
     return Sample(record_key(episode.name, feature.stream, row), (part,), int(times[row]),
                   episode.name, feature.stream)
-
-
-def _place(item: Item) -> tuple[int, str]:
-    if isinstance(item, Rows):
-        return int(item.times_ns[0]), item.stream
-    return item.timestamp_ns or 0, item.stream or ""
 
 
 class _Table:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from . import errors
-from ._pack_input import PART_BYTES, InputOptions, Item, digest_of, file_digest
-from ._pack_names import Cleaner
-from ._pack_notes import Notes
-from ._shard_index import Entry, ShardIndex, side_path
-from .shards import FileRange, Sample, index_shard
+from .. import errors
+from .._shard_index import Entry, ShardIndex, side_path
+from ..shards import FileRange, Sample, index_shard
+from .input import PART_BYTES, InputOptions, Item, digest_of, file_digest
+from .names import Cleaner
+from .notes import Notes
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")
 
@@ -74,7 +74,7 @@ def _index_of(path: str) -> ShardIndex:
 
 @dataclass
 class TarJob:
-    """Samples that follow each other; see `_pack_input.Job`."""
+    """Samples that follow each other; see `input.Job`."""
 
     log: ClassVar[bool] = False
     path: str
@@ -98,7 +98,7 @@ class TarJob:
 
 
 class TarInput:
-    """See `_pack_input.Input`."""
+    """See `input.Input`."""
 
     kind = "tar"
 
@@ -121,7 +121,7 @@ class TarInput:
         self.nbytes = sum(self._costs)
 
     def jobs(self, limit: int) -> Sequence[TarJob]:
-        """See `_pack_input.Input`."""
+        """See `input.Input`."""
         made: list[TarJob] = []
         for number, size in enumerate(self._costs):
             if not made or made[-1].nbytes + size > limit:

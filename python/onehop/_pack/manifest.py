@@ -15,19 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from . import dtypes, errors
-from ._pack_input import (PART_BYTES, InputOptions, Item, Rows, digest_of, need, reading,
-                          record_key)
-from ._pack_names import Cleaner
-from ._pack_notes import Notes
-from .shards import FileRange, Part, Sample
+from .. import dtypes, errors
+from ..shards import FileRange, Part, Sample
+from .input import PART_BYTES, InputOptions, Item, Rows, Share, digest_of, need, reading, record_key
+from .names import Cleaner
+from .notes import Notes
+from .runs import TIME_BYTES, cuts, runs
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-_BLOCK_BYTES = 4 << 20
-_TIME_BYTES = 8
 _NEEDED = ("stream", "timestamp_ns", "path")
 _OTHERS = ("episode", "offset", "size", "dtype", "shape")
 _ITEMSIZE = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8,
@@ -65,7 +63,7 @@ def open_input(path: str, options: InputOptions) -> ManifestInput:
         raise errors.InvalidArgument(f"{path!r} is no folder",
                                      "a manifest's paths are relative to the folder that is packed")
     if options.manifest is None:
-        from ._pack_nuscenes import records
+        from .nuscenes import records
 
         return ManifestInput(path, "nuscenes", path, records(path), options)
     return ManifestInput(path, "manifest", options.manifest, _read(options.manifest), options)
@@ -179,7 +177,7 @@ class _Stream(NamedTuple):
 
 @dataclass
 class _Columns:
-    """Records, sorted by episode, time and stream."""
+    """Records, sorted by episode, the time of what they lie in, and stream."""
 
     root: str
     episodes: list[str]
@@ -193,13 +191,21 @@ class _Columns:
     size: NDArray[numpy.int64]
     whole: NDArray[numpy.bool_]      # the size was not given
     ordinal: NDArray[numpy.int64]
+    begins: NDArray[numpy.bool_]     # a record of its own, or the first of a run
     paths: list[str]
 
+    def _with(self, which: Any, paths: list[str]) -> _Columns:
+        return _Columns(self.root, self.episodes, self.streams, self.types, self.episode[which],
+                        self.stream[which], self.type[which], self.time_ns[which],
+                        self.offset[which], self.size[which], self.whole[which],
+                        self.ordinal[which], self.begins[which], paths)
+
     def piece(self, begin: int, end: int) -> _Columns:
-        cut = slice(begin, end)
-        return _Columns(self.root, self.episodes, self.streams, self.types, self.episode[cut],
-                        self.stream[cut], self.type[cut], self.time_ns[cut], self.offset[cut],
-                        self.size[cut], self.whole[cut], self.ordinal[cut], self.paths[cut])
+        """Those from begin on and before end."""
+        return self._with(slice(begin, end), self.paths[begin:end])
+
+    def in_order(self, order: NDArray[numpy.int64]) -> _Columns:
+        return self._with(order, [self.paths[index] for index in order])
 
 
 def extension(path: str) -> str:
@@ -211,7 +217,7 @@ def extension(path: str) -> str:
 
 @dataclass
 class ManifestJob:
-    """Records that follow each other; see `_pack_input.Job`."""
+    """Records that follow each other; see `input.Job`."""
 
     log: ClassVar[bool] = True
     rows: _Columns
@@ -221,8 +227,8 @@ class ManifestJob:
     @property
     def name(self) -> str:
         rows = self.rows
-        return (f"{rows.root}: episode {rows.episodes[rows.episode[0]]}, {rows.time_ns[0]} to "
-                f"{rows.time_ns[-1]} ns")
+        return (f"{rows.root}: episode {rows.episodes[rows.episode[0]]}, {rows.time_ns.min()} to "
+                f"{rows.time_ns.max()} ns")
 
     @property
     def digest(self) -> str:
@@ -237,13 +243,16 @@ class ManifestJob:
         return {**self.__dict__, "stats": {}}  # only the planner asks for digests
 
     def items(self, notes: Notes) -> Iterator[Item]:
-        blocks = _blocks(self.rows)
-        for index in range(len(self.rows.paths)):
-            stream = self.rows.streams[self.rows.stream[index]]
+        import numpy
+
+        rows = self.rows
+        starts = numpy.flatnonzero(rows.begins).tolist()
+        for begin, end in zip(starts, [*starts[1:], len(rows.paths)]):
+            stream = rows.streams[rows.stream[begin]]
             if stream.chunked is None:
-                yield _sample(self.rows, index, stream)
-            elif index in blocks:
-                yield _rows(self.rows, blocks[index], stream)
+                yield _sample(rows, begin, stream)
+            else:
+                yield _rows(rows.piece(begin, end), stream)
 
 
 def _sample(rows: _Columns, index: int, stream: _Stream) -> Sample:
@@ -264,51 +273,33 @@ def _sample(rows: _Columns, index: int, stream: _Stream) -> Sample:
                   episode, stream.name)
 
 
-def _blocks(rows: _Columns) -> dict[int, NDArray[numpy.int64]]:
-    """Records of the streams that are chunked, in blocks, by the place of each block's first."""
-    import numpy
-
-    made = {}
-    for number, stream in enumerate(rows.streams):
-        if stream.chunked is None:
-            continue
-        for episode in numpy.unique(rows.episode):
-            mine = numpy.flatnonzero((rows.stream == number) & (rows.episode == episode))
-            if len(mine):
-                each = max(_BLOCK_BYTES // max(int(rows.size[mine[0]]), 1), 1)
-                for begin in range(0, len(mine), each):
-                    made[int(mine[begin])] = mine[begin:begin + each]
-    return made
-
-
-def _rows(rows: _Columns, block: NDArray[numpy.int64], stream: _Stream) -> Rows:
-    """Reads a block of records."""
+def _rows(run: _Columns, stream: _Stream) -> Rows:
+    """Reads a run of records."""
     import numpy
 
     assert stream.chunked is not None and stream.chunked.shape is not None
     name, shape = stream.chunked.dtype, stream.chunked.shape
-    size = int(rows.size[block[0]])
-    payload = numpy.frombuffer(_read_block(rows, block, size), numpy.uint8)
-    table = payload.reshape(len(block), size)[:, stream.data_offset:]
+    count, size = len(run.paths), int(run.size[0])
+    payload = numpy.frombuffer(_read_run(run, size), numpy.uint8).reshape(count, size)
     if stream.data_offset:
-        _check_heads(rows, block, payload.reshape(len(block), size), stream)
+        _check_heads(run, payload, stream)
     dtype = dtypes.numpy_dtype(name, False, _ITEMSIZE[name])
-    values = numpy.ascontiguousarray(table).view(dtype).reshape(len(block), *shape)
-    return Rows(rows.episodes[rows.episode[block[0]]], stream.name, int(rows.ordinal[block[0]]),
-                rows.time_ns[block], values)
+    values = numpy.ascontiguousarray(payload[:, stream.data_offset:]).view(dtype)
+    return Rows(run.episodes[run.episode[0]], stream.name, int(run.ordinal[0]), run.time_ns,
+                values.reshape(count, *shape))
 
 
-def _read_block(rows: _Columns, block: NDArray[numpy.int64], size: int) -> bytearray:
+def _read_run(run: _Columns, size: int) -> bytearray:
     """The bytes of records of one size; those that follow each other in a file in one read."""
-    out = bytearray(len(block) * size)
-    view, at, places = memoryview(out), 0, block.tolist()
-    while at < len(places):
-        path, first = rows.paths[places[at]], int(rows.offset[places[at]])
+    out = bytearray(len(run.paths) * size)
+    view, at = memoryview(out), 0
+    while at < len(run.paths):
+        path, first = run.paths[at], int(run.offset[at])
         end = at + 1
-        while (end < len(places) and rows.paths[places[end]] == path
-               and rows.offset[places[end]] == first + (end - at) * size):
+        while (end < len(run.paths) and run.paths[end] == path
+               and run.offset[end] == first + (end - at) * size):
             end += 1
-        whole = os.path.join(rows.root, path)
+        whole = os.path.join(run.root, path)
         with reading(whole, "cannot read a record"), open(whole, "rb", buffering=0) as file:
             file.seek(first)
             _fill(file, view[at * size:end * size], whole)
@@ -326,23 +317,24 @@ def _fill(file: Any, view: memoryview, path: str) -> None:
         filled += got
 
 
-def _check_heads(rows: _Columns, block: NDArray[numpy.int64], table: NDArray[numpy.uint8],
-                 stream: _Stream) -> None:
-    """All .npy headers are the first one's."""
-    heads = table[:, :stream.data_offset]
+def _check_heads(run: _Columns, payload: NDArray[numpy.uint8], stream: _Stream) -> None:
+    """All .npy headers are the stream's."""
+    heads = payload[:, :stream.data_offset]
     other = (heads != heads[0]).any(axis=1)
-    if other.any():
-        path = rows.paths[block[int(other.argmax())]]
-        raise errors.Malformed(
-            f"{path!r} is of another type or shape than {rows.paths[block[0]]!r}, and stream "
-            f"{stream.name} is kept in chunks", f"give --rows {stream.name}")
+    wrong = int(other.argmax())
+    if not other.any() and (stream.chunked, stream.data_offset) == _npy_type(
+            os.path.join(run.root, run.paths[0]), int(run.offset[0]), int(run.size[0])):
+        return
+    raise errors.Malformed(
+        f"{run.paths[wrong]!r} is of another type or shape than others of stream {stream.name}, "
+        "which is kept in chunks", f"give --rows {stream.name}")
 
 
 # ---- planning -----------------------------------------------------------------------------------
 
 
 class ManifestInput:
-    """Records from any source, in order; see `_pack_input.Input`.
+    """Records from any source, in order; see `input.Input`.
 
     Parameters
     ----------
@@ -361,7 +353,7 @@ class ManifestInput:
         self.path, self.kind, self.notes = os.path.abspath(root), kind, Notes()
         self._source, self._options = source, options
         self._stats: dict[str, tuple[int, int]] = {}
-        self._rows = self._columns(records)
+        self._rows = self._in_runs(self._columns(records))
         self._costs = self._cost()
         self.nbytes = int(self._costs.sum())
 
@@ -389,8 +381,8 @@ class ManifestInput:
         made = _Columns(
             self.path, episodes.sorted(), [], list(types), episode_of, stream_of,
             table[:, 2].astype(numpy.int32), table[:, 3].copy(), table[:, 4].copy(),
-            table[:, 5].copy(), table[:, 6].astype(bool),
-            _ordinals(episode_of, stream_of), [paths[index] for index in order])
+            table[:, 5].copy(), table[:, 6].astype(bool), _ordinals(episode_of, stream_of),
+            numpy.ones(len(paths), bool), [paths[index] for index in order])
         made.streams = [self._stream(made, number, name)
                         for number, name in enumerate(streams.sorted())]
         return made
@@ -441,29 +433,47 @@ class ManifestInput:
             kind = kind._replace(shape=(size // _ITEMSIZE[kind.dtype],))
         return (kind, 0) if size else (None, 0)
 
+    def _in_runs(self, rows: _Columns) -> _Columns:
+        """The rows of streams that are chunked, put together."""
+        import numpy
+
+        places = rows.time_ns.copy()
+        for number, stream in enumerate(rows.streams):
+            if stream.chunked is not None:
+                mine = numpy.flatnonzero(rows.stream == number)
+                size = int(rows.size[mine[0]]) - stream.data_offset
+                rows.begins[mine], places[mine] = runs(
+                    rows.time_ns[mine], size, self._options.chunk_bytes, rows.episode[mine])
+        return rows.in_order(numpy.lexsort((rows.ordinal, rows.stream, places, rows.episode)))
+
     def _cost(self) -> NDArray[numpy.int64]:
         """Bytes that each record takes, about."""
         import numpy
 
         apart = numpy.array([stream.chunked is None for stream in self._rows.streams])
-        each = numpy.where(apart[self._rows.stream], PART_BYTES, _TIME_BYTES)
+        each = numpy.where(apart[self._rows.stream], PART_BYTES, TIME_BYTES)
         made: NDArray[numpy.int64] = self._rows.size + each
         return made
 
+    @property
+    def streams(self) -> list[str]:
+        """Names of the streams."""
+        return [stream.name for stream in self._rows.streams]
+
+    def by_episode(self) -> list[Share]:
+        """See `input.Share`."""
+        return [Share(job.rows.episodes[job.rows.episode[0]], [job], int(job.rows.time_ns.min()),
+                      int(job.rows.time_ns.max())) for job in self.jobs(1 << 62)]
+
     def jobs(self, limit: int) -> Sequence[ManifestJob]:
-        """An episode each, or a part of one that is larger than the limit."""
+        """An episode each, or parts of one that is larger than the limit."""
         import numpy
 
-        made, ends = [], numpy.cumsum(self._costs)
-        starts = numpy.flatnonzero(numpy.diff(self._rows.episode, prepend=-1)).tolist()
-        for begin, last in zip(starts, [*starts[1:], len(ends)]):
-            while begin < last:
-                before = int(ends[begin - 1]) if begin else 0
-                end = int(numpy.searchsorted(ends, before + limit, "right"))
-                end = min(max(end, begin + 1), last)
-                made.append(ManifestJob(self._rows.piece(begin, end), int(ends[end - 1]) - before,
-                                        self._stats))
-                begin = end
+        made, rows = [], self._rows
+        firsts = numpy.flatnonzero(numpy.diff(rows.episode, prepend=-1)).tolist()
+        for first, last in zip(firsts, [*firsts[1:], len(rows.paths)]):
+            for begin, end, cost in cuts(self._costs[first:last], rows.begins[first:last], limit):
+                made.append(ManifestJob(rows.piece(first + begin, first + end), cost, self._stats))
         return made
 
 
@@ -506,7 +516,7 @@ def _npy_type(path: str, offset: int, size: int) -> tuple[Type | None, int]:
     """Type and place of the array in a .npy file; None for what is no plain array."""
     import numpy
 
-    from .shards import dtype_name
+    from ..shards import dtype_name
 
     with reading(path), open(path, "rb") as file:
         file.seek(offset)

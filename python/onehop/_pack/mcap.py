@@ -1,4 +1,5 @@
-"""MCAP logs as inputs of ``onehop pack``, by the package mcap."""
+"""MCAP logs as inputs of ``onehop pack``: what they tell of themselves by the package mcap, their
+messages by `mcap_file`."""
 from __future__ import annotations
 
 import os
@@ -6,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
-from . import _ros, errors
-from ._pack_input import InputOptions, file_digest, need, reading
-from ._pack_log import LogInput, Raw, Topic, stem
+from .. import _ros, errors
+from .input import InputOptions, file_digest, need, reading
+from .log import LogInput, Raw, Topic, stem
+from .mcap_file import MAGIC, McapFile, Message
 
-_MAGIC = b"\x89MCAP0\r\n"
 _RECOVER = "make it anew, or mend it: mcap recover"
 _ENDINGS = {"cdr": "cdr", "json": "json", "protobuf": "pb", "ros1": "ros1", "cbor": "cbor",
             "msgpack": "msgpack"}
@@ -21,17 +22,17 @@ def accepts(path: str, options: InputOptions) -> bool:
     if not os.path.isfile(path):
         return False
     with reading(path), open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC or path.endswith(".mcap")
+        return file.read(len(MAGIC)) == MAGIC or path.endswith(".mcap")
 
 
 def open_input(path: str, options: InputOptions) -> LogInput:
-    """Looks at the log; see `_pack_log`."""
+    """Looks at the log; see `log`."""
     need("mcap.reader", "packing MCAP")
     return LogInput(McapSource(os.path.abspath(path)), stem(path), options)
 
 
 class McapSource(NamedTuple):
-    """See `_pack_log.Source`."""
+    """See `log.Source`."""
 
     path: str
     kind: str = "MCAP"
@@ -52,12 +53,8 @@ class McapSource(NamedTuple):
 @contextmanager
 def _failures(path: str) -> Iterator[None]:
     """What the package raises, as an error of ours; of damaged files it raises all sorts."""
-    exceptions = need("mcap.exceptions", "packing MCAP")
     try:
         yield
-    except exceptions.UnsupportedCompressionError as error:
-        raise errors.UnsupportedData(f"{path!r}: {error}", "pip install lz4 zstandard, or write it "
-                                     "with one of these, or without") from error
     except (OSError, errors.OnehopError):
         raise
     except MemoryError as error:
@@ -69,24 +66,23 @@ def _failures(path: str) -> Iterator[None]:
 
 def _check_ends(path: str, file: BinaryIO) -> None:
     size = os.fstat(file.fileno()).st_size
-    if size < 2 * len(_MAGIC):
+    if size < 2 * len(MAGIC):
         raise errors.Malformed(f"{path!r} has {size} bytes, too few for MCAP", "correct the path")
-    file.seek(size - len(_MAGIC))
-    end = file.read(len(_MAGIC))
+    file.seek(size - len(MAGIC))
+    end = file.read(len(MAGIC))
     file.seek(0)
-    if end != _MAGIC:
+    if end != MAGIC:
         raise errors.Malformed(f"{path!r} ends with {end.hex(' ')} instead of MCAP's magic: it was "
                                "cut, or recording was not finished", _RECOVER)
 
 
 class McapLog:
-    """See `_pack_log.Log`."""
+    """See `log.Log`."""
 
     def __init__(self, path: str, file: BinaryIO, check: bool) -> None:
-        self._path = path
-        self._reader = need("mcap.reader", "packing MCAP").SeekingReader(
-            file, validate_crcs=check, record_size_limit=os.fstat(file.fileno()).st_size + 1)
-        summary = self._reader.get_summary()
+        self._path, self._file = path, McapFile(path, file, check)
+        summary = need("mcap.reader", "packing MCAP").SeekingReader(
+            file, record_size_limit=os.fstat(file.fileno()).st_size + 1).get_summary()
         if summary is None or summary.statistics is None:
             raise errors.Malformed(f"{path!r} has no summary with statistics",
                                    "index it: mcap recover")
@@ -97,22 +93,28 @@ class McapLog:
         self._numbers = {channel.id: next(number for number, topic in enumerate(names)
                                           if topic.name == channel.topic) for channel in channels}
 
-    def messages(self, topics: set[int], begin_ns: int | None, end_ns: int | None
-                 ) -> Iterator[Raw]:
-        """See `_pack_log.Log`. If all are asked for, they are counted."""
-        names = [self.topics[number].name for number in topics]
+    def _raw(self, found: Message) -> Raw:
+        number = self._numbers.get(found.channel)
+        if number is None:
+            raise ValueError(f"its summary lacks channel {found.channel}, which the message at "
+                             f"{found.at} is of")
+        return Raw(number, found.log_ns, found.publish_ns, found.data, found.block, found.at)
+
+    def messages(self) -> Iterator[Raw]:
+        """See `log.Log`. They are counted."""
         count = 0
         with _failures(self._path):
-            for _, channel, message in self._reader.iter_messages(
-                    names, starting_at=begin_ns, ending_before=end_ns):
+            for found in self._file.messages():
                 count += 1
-                if max(message.log_time, message.publish_time) >= 1 << 63:
-                    raise ValueError(f"a time of {channel.topic} is of 64 bits without sign")
-                yield Raw(self._numbers[channel.id], message.log_time, message.publish_time,
-                          message.data)
-        if begin_ns is None and len(topics) == len(self.topics) and count != self._count:
+                yield self._raw(found)
+        if count != self._count:
             raise errors.Malformed(f"{self._path!r} holds {count} messages, and tells of "
                                    f"{self._count}", _RECOVER)
+
+    def read(self, block: int, at: int) -> Raw:
+        """See `log.Log`."""
+        with _failures(self._path):
+            return self._raw(self._file.read(block, at))
 
 
 def _topics(path: str, channels: Sequence[Any], schemas: dict[int, Any]) -> list[Topic]:

@@ -14,7 +14,7 @@ of other jobs are samples, which stay in the order they come in.
 
 Names that the input makes: key ``record_key(episode, stream, ordinal)``, where the ordinal counts
 the stream's records in the episode from 0, over all jobs; field ``stream.ext``; stream and episode
-names by `_pack_names`, which says what was rewritten.
+names by `names`, which says what was rewritten.
 
 A kind of input is a module with two functions, whose name is in `KINDS`::
 
@@ -33,20 +33,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from . import errors
-from ._pack_notes import Notes
-from .shards import FileRange, Part, Sample
+from .. import errors
+from ..shards import FileRange, Part, Sample
+from .notes import Notes
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-KINDS = ("_pack_manifest", "_pack_mcap", "_pack_rosbag", "_pack_lerobot", "_pack_tar",
-         "_pack_table", "_pack_tree")
+KINDS = ("manifest", "mcap", "rosbag", "lerobot", "tar", "table", "tree")
 """Modules of this package, asked in this order; the last takes any folder."""
 
 SMALL_RECORD = 4096
 """Records of fewer bytes, all of one type and shape, are kept in chunks unless asked otherwise."""
+
+CHUNK_BYTES = 4 << 20
+"""What a chunk of a high-rate stream has, at most, unless asked otherwise."""
 
 PART_BYTES = 1024
 """What a part takes in a shard beside its payload, about."""
@@ -54,6 +56,7 @@ PART_BYTES = 1024
 
 class Rows(NamedTuple):
     """Records of a high-rate stream, all of one dtype and shape; about 4 MiB of them at most.
+    They are kept in one chunk if they fit.
 
     Attributes
     ----------
@@ -139,6 +142,27 @@ class Input(Protocol):
         ...
 
 
+class Share(NamedTuple):
+    """What an input has of an episode, for ``--join episode``.
+
+    An input that can be joined has two members more: ``streams``, the names of all its streams, and
+    ``by_episode()``, which gives a sequence of these.
+
+    Attributes
+    ----------
+    episode : str
+    jobs : sequence of Job
+        Together they hold the episode, in the order of time, and may hold others.
+    first_ns, last_ns : int
+        Times of its first and last record.
+    """
+
+    episode: str
+    jobs: Sequence[Job]
+    first_ns: int
+    last_ns: int
+
+
 @dataclass(frozen=True)
 class InputOptions:
     """What the command line asks of inputs.
@@ -153,6 +177,8 @@ class InputOptions:
         Streams that are to be kept in chunks, or one sample per record, whatever their size.
     names : {"rewrite", "refuse"}
         What becomes of names that break the rules.
+    chunk_bytes : int
+        Of a chunk, at most: `PackOptions` says it.
     prefix : str
         What sample keys of a folder begin with; so that those of several folders differ.
     time : {"header", "log", "publish"}
@@ -160,7 +186,11 @@ class InputOptions:
     video : {"encoded", "frames"}
         Of LeRobot datasets: whether video is decoded.
     join : {"episode"} or None
-        Inputs become one: `_pack_episodes`.
+        Inputs become one: `episodes`.
+    clock : str
+        Of inputs that are joined to the first: ``"episode"``, they tell times by its clock;
+        ``"start"``, their clocks are set so that each begins with the episode; or a CSV file that
+        says when by their clock each episode begins.
     """
 
     manifest: str | None = None
@@ -168,10 +198,12 @@ class InputOptions:
     columns: frozenset[str] = frozenset()
     rows: frozenset[str] = frozenset()
     names: str = "rewrite"
+    chunk_bytes: int = CHUNK_BYTES
     prefix: str = ""
     time: str = "header"
     video: str = "encoded"
     join: str | None = None
+    clock: str = "episode"
 
     def chunked(self, stream: str, record_bytes: int, uniform: bool) -> bool:
         """Whether a stream is kept in chunks.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tarfile
 from typing import IO
 
-from . import _abi, _library, errors
-from ._pack_join import FIELD as JOINED
-from ._shard_index import Member, ShardIndex, side_path
-from .shards import verify_shard
+from .. import _abi, _library, errors
+from .._shard_index import Member, ShardIndex, side_path
+from ..shards import verify_shard
+from .join import FIELD as JOINED
 
 _PIECE = 1 << 20
 

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import errors
-from ._pack_input import reading
-from ._pack_manifest import Record, Type
+from .. import errors
+from .input import reading
+from .manifest import Record, Type
 
 _LIDAR_COLUMNS = 5
 

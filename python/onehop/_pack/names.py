@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from . import errors
-from ._pack_notes import Notes
+from .. import errors
+from .notes import Notes
 
 _BAD = re.compile(r"[^!-~]")
 _RULE = "names in shards are printable ASCII without spaces"

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import errors
-from ._pack_input import reading
+from .. import errors
+from .input import reading
 
 NAME = ".onehop-pack"
 _VERSION = 1

@@ -18,7 +18,8 @@ class Notes:
     Attributes
     ----------
     lists : dict of str to [int, list]
-        By sort (``"renamed"``, ``"skipped"``, ``"warnings"``): how many, and the first of them.
+        By sort (``"renamed"``, ``"skipped"``, ``"shifted"``, ``"warnings"``): how many, and the
+        first of them.
     streams : dict of str to dict
         By stream: ``records``, ``samples``, ``bytes``, ``span_ns`` and ``intervals`` (for the
         rate), and, where there is a second clock, ``skews``, ``skew_max_ns`` and ``skew_steps``.
@@ -45,6 +46,10 @@ class Notes:
     def skipped(self, name: str, why: str) -> None:
         """Something of the input is left out."""
         self._append("skipped", [name, why])
+
+    def shifted(self, name: str, shift_ns: int) -> None:
+        """Times of an input are others than it tells, by that much."""
+        self._append("shifted", [name, f"by {shift_ns:+} ns"])
 
     def warn(self, words: str) -> None:
         """Anything else that people should know: one sentence, said once."""

@@ -5,10 +5,10 @@ by their own fields; other tools see the one member.
 """
 from __future__ import annotations
 
-from . import errors
-from ._pack_input import payload
-from ._pack_notes import Notes
-from .shards import FileRange, Part, Sample
+from .. import errors
+from ..shards import FileRange, Part, Sample
+from .input import payload
+from .notes import Notes
 
 FIELD = "joined.bin"
 _ALIGNMENT = 64

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from . import errors
-from ._pack_input import need, payload, reading
-from .shards import Sample, ShardInfo
+from .. import errors
+from ..shards import Sample, ShardInfo
+from .input import need, payload, reading
 
 PAGE = 4096
 BATCH_BYTES = 64 << 20

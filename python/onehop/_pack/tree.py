@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from . import errors
-from ._pack_input import PART_BYTES, InputOptions, Item, digest_of, reading
-from ._pack_names import Cleaner, split
-from ._pack_notes import Notes
-from .shards import FileRange, Part, Sample
+from .. import errors
+from ..shards import FileRange, Part, Sample
+from .input import PART_BYTES, InputOptions, Item, digest_of, reading
+from .names import Cleaner, split
+from .notes import Notes
 
 
 def accepts(path: str, options: InputOptions) -> bool:
@@ -88,7 +88,7 @@ def _split(name: str) -> tuple[str, str]:
 
 @dataclass
 class TreeJob:
-    """Some of a tree's samples; see `_pack_input.Job`."""
+    """Some of a tree's samples; see `input.Job`."""
 
     log: ClassVar[bool] = False
     root: str
@@ -109,7 +109,7 @@ class TreeJob:
 
 
 class TreeInput:
-    """See `_pack_input.Input`."""
+    """See `input.Input`."""
 
     kind = "folder"
 
@@ -196,7 +196,7 @@ class TreeInput:
             "rename one")
 
     def jobs(self, limit: int) -> Sequence[TreeJob]:
-        """See `_pack_input.Input`."""
+        """See `input.Input`."""
         made: list[TreeJob] = []
         for folder in self._folders:
             names: list[str] = []

@@ -10,16 +10,15 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import errors
-from ._pack_input import Item, Rows, record_key
-from ._pack_notes import Notes
-from .shards import FileRange, Sample, npy_part, rows_sample
+from .. import errors
+from ..shards import FileRange, Sample, npy_part, rows_sample
+from .input import CHUNK_BYTES, Item, Rows, record_key
+from .notes import Notes
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-CHUNK_BYTES = 4 << 20
 HELD_BYTES = 256 << 20
 HELD_SAMPLES = 1 << 20
 _TIME_BYTES = 8
@@ -97,10 +96,14 @@ class _Order:
         self._held += _held_bytes(sample)
 
     def _rows(self, rows: Rows) -> None:
-        """Fills the stream's chunk, and begins others where it is full."""
+        """Fills the stream's chunk, and begins others where it is full. Rows that fit a chunk are
+        in one, so that it lies where they do."""
         each = _row_bytes(rows)
         most = max(self._chunk_bytes // each, 1)
         self._held += each * len(rows.times_ns)
+        chunk = self._open.get(rows.stream)
+        if chunk is not None and most - chunk.count < len(rows.times_ns) <= most:
+            self._close(chunk)
         while len(rows.times_ns):
             chunk = self._open.get(rows.stream)
             if chunk is None:
@@ -186,7 +189,7 @@ def in_order(items: Iterable[Item], notes: Notes, *, chunk_bytes: int = CHUNK_BY
     Parameters
     ----------
     items : iterable of Sample or Rows
-        As `_pack_input` wants them.
+        As `input` wants them.
     notes : Notes
         Records and their spans are counted there.
     chunk_bytes : int

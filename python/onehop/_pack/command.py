@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import errors
-from ._pack_input import InputOptions
-from .packing import PackOptions, Plan, make_plan, pack
-from .shards import ALIGN, PAD
+from .. import errors
+from ..packing import PackOptions, Plan, make_plan, pack
+from ..shards import ALIGN, PAD
+from .input import InputOptions
 
 _LISTED = 10  # names of each sort in the report for people
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -96,6 +96,10 @@ def parser() -> argparse.ArgumentParser:
         help="of LeRobot datasets: frames: decode the video; encoded")
     add("--join", choices=("episode",), help="add the streams of all inputs to the episodes of the "
                                              "first, by name; a manifest is named by its CSV")
+    add("--clock", default="episode", metavar="episode|start|FILE",
+        help="of inputs that are joined: episode: they tell times as the first input does (the "
+             "default); start: each begins with the episode; FILE: a CSV (episode, start_ns) says "
+             "when by their clock it begins")
     add("--jobs", type=_count, metavar="N",
         help="processes; by default two more than cores, up to 8")
     add("--verify", action="store_true",
@@ -117,9 +121,11 @@ def _options(words: argparse.Namespace) -> PackOptions:
         raise errors.InvalidArgument("--join-small is for tars", "leave it out with --format arrow")
     if words.manifest is not None and words.nuscenes:
         raise errors.InvalidArgument("--manifest and --nuscenes are both given", "give one")
+    if words.clock != "episode" and words.join is None:
+        raise errors.InvalidArgument("--clock is given without --join", "give --join episode, too")
     inputs = InputOptions(words.manifest, words.nuscenes, frozenset(words.columns),
                           frozenset(words.rows), words.names, time=words.time,
-                          video=words.video, join=words.join)
+                          video=words.video, join=words.join, clock=words.clock)
     return PackOptions(words.format, words.name, words.align, words.pad, words.alignment, 0,
                        words.shard_size, words.shard_count, words.chunk, words.join_small,
                        words.jobs, words.verify, words.overwrite, inputs)
