@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import os
 import threading
 import time
 from collections import deque
@@ -148,7 +149,7 @@ class Ahead:
     Parameters
     ----------
     pieces : iterator of Piece
-        Run by the thread alone, from its start to `stop`.
+        Run by the thread alone, from `start` to `stop`.
     enter : callable
         Called in the thread first.
 
@@ -160,9 +161,13 @@ class Ahead:
 
     def __init__(self, pieces: Iterator[Piece], enter: Callable[[], None]) -> None:
         self.waited_ns = 0
+        self._process = os.getpid()
         self._desk = _Desk()
         self._thread = threading.Thread(target=_make, name="onehop batches", daemon=True,
                                         args=(pieces, enter, self._desk))
+
+    def start(self) -> None:
+        """Starts it. Whatever an interrupt leaves of this, `stop` ends."""
         _running.add(self)
         self._thread.start()
 
@@ -185,13 +190,30 @@ class Ahead:
             raise made
         return made
 
-    def stop(self) -> None:
-        """Ends the thread, after the piece that it is at. Again is no error."""
-        with self._desk.changed:
-            self._desk.is_open = False
-            self._desk.changed.notify()
-        self._thread.join()
+    def stop(self) -> bool:
+        """Ends the thread, after the piece that it is at. Again is no error.
+
+        Returns
+        -------
+        bool
+            Whether nothing of it runs any more. False in the thread itself, which collects garbage
+            as any other does.
+        """
+        if self._process != os.getpid():
+            return True  # a child has no thread of its parent's
+        desk, is_own = self._desk, threading.current_thread() is self._thread
+        with desk.changed:
+            desk.is_open = False
+            desk.changed.notify()
+            while desk.is_running and not is_own:
+                desk.changed.wait()
+            if desk.is_running:
+                return False
         _running.discard(self)
+        if not is_own:
+            with contextlib.suppress(RuntimeError):  # it was not started
+                self._thread.join()
+        return True
 
 
 class _Desk:
@@ -207,13 +229,24 @@ class _Desk:
         By the consumer.
     is_open : bool
         Whether pieces are wanted.
+    is_running : bool
+        Whether the thread is at work.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        # A signal's handler, or a collection, may stop the thread from within any of this.
+        self.changed = threading.Condition(threading.RLock())
         self.made: deque[Piece | BaseException | None] = deque()
-        self.is_waited_at = False
+        self.is_waited_at = self.is_running = False
         self.is_open = True
+
+    def begin(self) -> bool:
+        """Whether the thread is to work at all."""
+        with self.changed:
+            self.is_running = self.is_open
+            if not self.is_open:
+                self.made.append(None)
+            return self.is_open
 
     def put(self, piece: Piece) -> None:
         """Puts a piece down, and waits until the next one is wanted.
@@ -229,14 +262,18 @@ class _Desk:
                 self.changed.wait()
 
     def end(self, error: BaseException | None) -> None:
-        """No piece follows."""
+        """No piece follows, and the thread does nothing more."""
         with self.changed:
             self.made.append(error)
-            self.changed.notify()
+            self.is_running = False
+            self.changed.notify_all()
 
 
 def _make(pieces: Iterator[Piece], enter: Callable[[], None], desk: _Desk) -> None:
     """The thread."""
+    if not desk.begin():
+        return
+    failure = None
     try:
         enter()
         while desk.is_open:
@@ -245,9 +282,9 @@ def _make(pieces: Iterator[Piece], enter: Callable[[], None], desk: _Desk) -> No
                 break
             desk.put(piece)
             del piece
-        desk.end(None)
     except BaseException as error:
-        desk.end(error)
+        failure = error
+    desk.end(failure)
 
 
 _running: WeakSet[Ahead] = WeakSet()

@@ -157,7 +157,8 @@ class Feed(Owned):
 
     def close(self) -> None:
         """Ends what is in flight. Again is no error."""
-        self.stop()
+        if not self.stop():
+            return  # it is closed when that thread has ended, and with it the last who knows it
         if getattr(self, "handle", None) and self.source.process == os.getpid():
             self._last = self.info()
         self.__dict__.get("_memories", {}).clear()
@@ -166,14 +167,18 @@ class Feed(Owned):
     def ahead(self, pieces: Iterator[Piece], enter: Callable[[], None]) -> Ahead:
         """Has a thread make pieces of its groups, up to `stop`; nobody else may ask for groups."""
         self._maker = Ahead(pieces, enter)
+        self._maker.start()
         return self._maker
 
-    def stop(self) -> None:
-        """Ends that thread. Again is no error."""
-        maker = getattr(self, "_maker", None)
-        if maker is not None:
-            maker.stop()
-            self._maker = None
+    def stop(self) -> bool:
+        """Ends that thread; False in the thread itself, which still runs. Again is no error."""
+        maker: Ahead | None = getattr(self, "_maker", None)
+        if maker is None:
+            return True
+        if not maker.stop():
+            return False
+        self._maker = None
+        return True
 
     def _memory(self, handle: int | None, on_host: bool) -> Memory | None:
         if not handle:
@@ -239,9 +244,9 @@ def batches(feed: Feed, order: Order, batch: int, pad: Pads, consumer: Consumer,
     if on_group is not None:
         on_group(0)
     consumer.note()
-    ahead = feed.ahead(_pieces(feed, order, batch, pad, consumer), consumer.enter)
     turn = 0
     try:
+        ahead = feed.ahead(_pieces(feed, order, batch, pad, consumer), consumer.enter)
         while True:
             before = ahead.waited_ns
             piece = ahead.take()

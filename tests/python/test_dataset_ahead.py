@@ -34,6 +34,12 @@ def makers():
     return [one for one in threading.enumerate() if one.name == "onehop batches"]
 
 
+def ahead_of(pieces, enter=nothing):
+    made = Ahead(iter(pieces), enter)
+    made.start()
+    return made
+
+
 class Making:
     """Pieces, of which it is known how many were made."""
 
@@ -53,7 +59,7 @@ class Making:
 @case
 def pieces_come_in_order_and_then_their_end():
     for count in (0, 1, 2, 50):
-        ahead = Ahead(iter(Making(count)), nothing)
+        ahead = ahead_of(Making(count))
         got = []
         while (one := ahead.take()) is not None:
             got.append(one.batches[0]["number"])
@@ -65,12 +71,12 @@ def pieces_come_in_order_and_then_their_end():
 
 @case
 def an_error_comes_after_what_was_made_before_it():
-    ahead = Ahead(iter(Making(3, ValueError("the fourth"))), nothing)
+    ahead = ahead_of(Making(3, ValueError("the fourth")))
     same([ahead.take().batches[0]["number"] for _ in range(3)], [0, 1, 2])
     for _ in range(2):
         holds(str(raised(ValueError, ahead.take)), "the fourth")
     ahead.stop()
-    ahead = Ahead(iter(Making(3)), lambda: 1 // 0)
+    ahead = ahead_of(Making(3), lambda: 1 // 0)
     raised(ZeroDivisionError, ahead.take)
     ahead.stop()
 
@@ -78,7 +84,7 @@ def an_error_comes_after_what_was_made_before_it():
 @case
 def only_a_few_are_made_ahead():
     making = Making(1000)
-    ahead = Ahead(iter(making), nothing)
+    ahead = ahead_of(making)
     taken = seeded().randrange(1, 20)
     for _ in range(taken):
         ahead.take()
@@ -95,7 +101,7 @@ def only_a_few_are_made_ahead():
 @case
 def it_is_made_ahead_while_one_is_used():
     making = Making(10)
-    ahead = Ahead(iter(making), nothing)
+    ahead = ahead_of(making)
     ahead.take()
     for _ in range(1 + _dataset_ahead._PIECES_AHEAD):
         check(making.made.acquire(timeout=60), "nothing is made while a piece is used")
