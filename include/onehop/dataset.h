@@ -402,7 +402,7 @@ enum onehop_damage {
 /* A field that is fed, and where its bytes go. */
 struct onehop_feed_field {
 	uint32_t field;         /* index in the dataset */
-	uint32_t on_host;       /* 0: on the device; 1: in pinned host memory */
+	uint32_t on_host;       /* 0: on the device; 1: in host memory, pinned for a GPU */
 };
 
 struct onehop_feed_options {
@@ -422,8 +422,10 @@ struct onehop_feed_options {
 
 ONEHOP_API void onehop_feed_options_init(struct onehop_feed_options *options);
 
-/* Allocates the buffers and starts the first groups. The order is used until the feed is gone. LIMIT
- * (a batch is larger than ring_bytes allows, with both figures), NO_MEMORY, NO_DEVICE. */
+/* Allocates the buffers and starts the first groups. Host buffers beside a GPU are pinned for it; a
+ * child of fork does not have them then. What cannot be pinned works all the same, and
+ * onehop_feed_query() says why. The order is used until the feed is gone. LIMIT (a batch is larger than
+ * ring_bytes allows, with both figures), NO_MEMORY, NO_DEVICE. */
 ONEHOP_API onehop_status onehop_feed_create(struct onehop_dataset *dataset,
 					    const struct onehop_order *order,
 					    const struct onehop_feed_options *options,
@@ -474,6 +476,8 @@ struct onehop_feed_info {
 	uint64_t damaged;        /* rows that were skipped */
 	uint64_t waited_ns;      /* that next waited for bytes: the consumer's stall */
 	uint64_t idle_ns;        /* that no fetch could start, since no group was released */
+	uint64_t host_pinned_bytes; /* of host_bytes: pinned for the device, if that is a GPU */
+	char unpinned[256];      /* why something that should be pinned is not, and so is slow; or "" */
 };
 ONEHOP_API onehop_status onehop_feed_query(const struct onehop_feed *feed,
 					   struct onehop_feed_info *info);

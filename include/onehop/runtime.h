@@ -49,6 +49,7 @@ struct onehop_runtime_info {
 	uint64_t l3_bytes;         /* last-level cache as the system reports it, 0 if it does not */
 	uint64_t memory_bytes;     /* usable memory: cgroup limits and MemAvailable */
 	uint64_t file_pinned_bytes; /* of files that onehop_file_pin() has pinned now */
+	uint64_t buffer_pinned_bytes; /* of host buffers that a feed has pinned now */
 };
 
 /* Fill info->size first. Any thread. */

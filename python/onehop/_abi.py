@@ -189,6 +189,7 @@ class RuntimeInfo(Structure):
         ("l3_bytes", c_uint64),
         ("memory_bytes", c_uint64),
         ("file_pinned_bytes", c_uint64),
+        ("buffer_pinned_bytes", c_uint64),
     ]
 
 
@@ -621,6 +622,8 @@ class FeedInfo(Structure):
         ("damaged", c_uint64),
         ("waited_ns", c_uint64),
         ("idle_ns", c_uint64),
+        ("host_pinned_bytes", c_uint64),
+        ("unpinned", c_char * 256),
     ]
 
 
@@ -840,7 +843,7 @@ FORMATS: Final[dict[str, str]] = {
     "onehop_error": "=iiii768s240s",
     "onehop_runtime_options": "=IIQQQQQQQQQQ",
     "onehop_option_value": "=IIQQQQQQQ",
-    "onehop_runtime_info": "=IIQQQQQQQ",
+    "onehop_runtime_info": "=IIQQQQQQQQ",
     "onehop_device_info": "=II128s48s32s64sQQII",
     "onehop_buffer_info": "=IIQQQQ",
     "onehop_file_info": "=IIQQ",
@@ -867,7 +870,7 @@ FORMATS: Final[dict[str, str]] = {
     "onehop_feed_field": "=II",
     "onehop_feed_options": "=IIIIQQQQQIIQ",
     "onehop_group": "=IIQQQQQQQQQQ",
-    "onehop_feed_info": "=IIQQQQQQQQ",
+    "onehop_feed_info": "=IIQQQQQQQQQ256s",
     "onehop_dl_tensor": "=QiiiBBHQQQ",
     "onehop_pressure": "=IIQQQQQQ",
     "onehop_tensor": "=IIQQQ8QQQIIII",

@@ -80,6 +80,32 @@ oh_crc32c_portable(uint32_t crc, const void *data, size_t bytes)
 	return ~by_bytes(state, at, bytes);
 }
 
+/* The product of two polynomials modulo that of the CRC; bit 31 - n of a number is x^n. */
+static uint32_t
+product(uint32_t a, uint32_t b)
+{
+	uint32_t sum = 0;
+	for (int bit = 31; bit >= 0; bit--) {
+		sum ^= BIT(a >> bit & 1, b);
+		b = b >> 1 ^ BIT(b & 1, UINT32_C(0x82F63B78));
+	}
+	return sum;
+}
+
+/* The first moves over the second's length of zeros: it is multiplied by x^(8n). The complements at
+ * the beginning and end of each take each other out. */
+uint32_t
+oh_crc32c_join(uint32_t first, uint32_t second, uint64_t second_bytes)
+{
+	uint32_t power = UINT32_C(1) << (31 - 8);
+	for (; second_bytes; second_bytes >>= 1) {
+		if (second_bytes & 1)
+			first = product(first, power);
+		power = product(power, power);
+	}
+	return first ^ second;
+}
+
 #ifdef __x86_64__
 #include <immintrin.h>
 

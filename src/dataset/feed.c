@@ -1,10 +1,10 @@
-/* The feed: two threads between an order and a consumer.
+/* The feed: two threads between an order and a consumer, three where payloads are verified.
  *
- * The planner plans groups ahead and starts each when its slot is free; the lander waits for them in
- * turn (and helps with reading meanwhile), verifies, and hands over. So the consumer's thread neither
- * plans nor reads. A group is started while the one before still has much to land: that keeps the link
- * full between the two; transfers that share ring and workers from beginning to end would all end
- * late.
+ * The planner plans groups ahead and starts each when its slot is free; the lander waits for them
+ * in turn (and helps with reading meanwhile); the verifier checks one while the next lands. So the
+ * consumer's thread neither plans nor reads. A group is started while the one before still has much
+ * to land: that keeps the link full between the two; transfers that share ring and workers from
+ * beginning to end would all end late.
  *
  * All state is under one lock, which is never held while bytes are moved, planned or verified; the
  * runtime's lock may be taken under it, never the other way. A failure is kept with the number of its
@@ -42,6 +42,7 @@ fail_at(struct onehop_feed *feed, uint64_t number, const struct onehop_error *er
 	feed->failure = *error;
 	pthread_cond_broadcast(&feed->to_planner);
 	pthread_cond_broadcast(&feed->to_lander);
+	pthread_cond_broadcast(&feed->to_verifier);
 	pthread_cond_broadcast(&feed->to_consumer);
 }
 
@@ -52,7 +53,7 @@ note_idle(struct onehop_feed *feed)
 {
 	int waits = feed->started < feed->planned &&
 		    feed->slot[feed->started % feed->slots].busy;
-	int idle = feed->started == feed->landed && waits && !feed->stop;
+	int idle = feed->started == feed->verified && waits && !feed->stop;
 	if (idle && !feed->idle_since_ns)
 		feed->idle_since_ns = oh_now_ns();
 	if (!idle && feed->idle_since_ns) {
@@ -201,14 +202,22 @@ note_ending(struct onehop_feed *feed)
 	pthread_cond_signal(&feed->to_planner);
 }
 
+/* With the lock held: one more group can be given. */
+static void
+hand_over(struct onehop_feed *feed)
+{
+	feed->verified++;
+	note_idle(feed);
+	pthread_cond_signal(&feed->to_consumer);
+}
+
 /* With the lock held, released meanwhile. */
 static void
 land_next(struct onehop_feed *feed)
 {
 	struct oh_feed_group *group = oh_feed_group_at(feed, feed->landed);
-	const struct oh_feed_slot *slot = &feed->slot[feed->landed % feed->slots];
 	struct onehop_error error = {0};
-	uint64_t read_bytes = 0, damaged = 0;
+	uint64_t read_bytes = 0;
 	onehop_status status = ONEHOP_OK;
 	pthread_mutex_unlock(&feed->lock);
 	for (int side = 0; side < OH_FEED_SIDES; side++)
@@ -219,8 +228,6 @@ land_next(struct onehop_feed *feed)
 	pthread_mutex_unlock(&feed->lock);
 	for (int side = 0; side < OH_FEED_SIDES && !status; side++)
 		status = land_side(feed, group, side, &read_bytes, &error);
-	if (!status && feed->verify)
-		status = oh_feed_verify(feed, group, slot, &damaged, &error);
 	pthread_mutex_lock(&feed->lock);
 	feed->info.read_bytes += read_bytes;
 	if (status) {
@@ -228,10 +235,11 @@ land_next(struct onehop_feed *feed)
 		return;
 	}
 	feed->info.payload_bytes += group->payload_bytes;
-	feed->info.damaged += damaged;
 	feed->landed++;
-	note_idle(feed);
-	pthread_cond_signal(&feed->to_consumer);
+	if (feed->verify)
+		pthread_cond_signal(&feed->to_verifier);
+	else
+		hand_over(feed);
 }
 
 static void *
@@ -244,6 +252,42 @@ lander_main(void *argument)
 			land_next(feed);
 		else
 			pthread_cond_wait(&feed->to_lander, &feed->lock);
+	}
+	pthread_mutex_unlock(&feed->lock);
+	return NULL;
+}
+
+/* ------------------------------------------------------------------ the verifier */
+
+/* With the lock held, released meanwhile. */
+static void
+verify_next(struct onehop_feed *feed)
+{
+	struct oh_feed_group *group = oh_feed_group_at(feed, feed->verified);
+	const struct oh_feed_slot *slot = &feed->slot[feed->verified % feed->slots];
+	struct onehop_error error = {0};
+	uint64_t damaged = 0;
+	pthread_mutex_unlock(&feed->lock);
+	onehop_status status = oh_feed_verify(feed, group, slot, &damaged, &error);
+	pthread_mutex_lock(&feed->lock);
+	if (status) {
+		fail_at(feed, feed->verified, &error);
+		return;
+	}
+	feed->info.damaged += damaged;
+	hand_over(feed);
+}
+
+static void *
+verifier_main(void *argument)
+{
+	struct onehop_feed *feed = argument;
+	pthread_mutex_lock(&feed->lock);
+	while (!feed->stop && feed->failed_at > feed->verified) {
+		if (feed->verified < feed->landed)
+			verify_next(feed);
+		else
+			pthread_cond_wait(&feed->to_verifier, &feed->lock);
 	}
 	pthread_mutex_unlock(&feed->lock);
 	return NULL;
@@ -267,7 +311,7 @@ static onehop_status
 look(const struct onehop_feed *feed, int *waits, struct onehop_error *error)
 {
 	*waits = 0;
-	if (feed->given < feed->landed)
+	if (feed->given < feed->verified)
 		return ONEHOP_OK;
 	if (feed->given >= feed->failed_at) {
 		if (error)
@@ -423,10 +467,12 @@ onehop_feed_query(const struct onehop_feed *feed, struct onehop_feed_info *info)
 onehop_status
 oh_feed_start(struct onehop_feed *feed, struct onehop_error *error)
 {
-	int failed = oh_thread_start(&feed->planner, planner_main, feed);
-	feed->threads += !failed;
-	if (!failed) {
-		failed = oh_thread_start(&feed->lander, lander_main, feed);
+	pthread_t *const threads[] = {&feed->planner, &feed->lander, &feed->verifier};
+	static void *(*const mains[])(void *) = {planner_main, lander_main, verifier_main};
+	uint32_t count = feed->verify ? 3 : 2;
+	int failed = 0;
+	while (feed->threads < count && !failed) {
+		failed = oh_thread_start(threads[feed->threads], mains[feed->threads], feed);
 		feed->threads += !failed;
 	}
 	if (!failed)
@@ -449,9 +495,12 @@ oh_feed_stop(struct onehop_feed *feed)
 			onehop_transfer_cancel(feed->slot[i].gate);
 	pthread_cond_broadcast(&feed->to_planner);
 	pthread_cond_broadcast(&feed->to_lander);
+	pthread_cond_broadcast(&feed->to_verifier);
 	pthread_mutex_unlock(&feed->lock);
 	if (feed->threads > 0)
 		pthread_join(feed->planner, NULL);
 	if (feed->threads > 1)
 		pthread_join(feed->lander, NULL);
+	if (feed->threads > 2)
+		pthread_join(feed->verifier, NULL);
 }

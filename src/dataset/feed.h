@@ -1,7 +1,8 @@
 /* What the feed's files share.
  *
  * Groups of an order's batches go round: planned by one thread, started when the slot (the buffers)
- * that they go to is free, landed and verified by another, given to the consumer, released by it.
+ * that they go to is free, landed by another, verified by a third if that is asked for, given to the
+ * consumer, released by it.
  * Group n goes to slot n modulo slots, and its tables are those of place n modulo places; there are
  * more places than slots, so that planning runs ahead.
  */
@@ -13,6 +14,8 @@
 #include "dataset/order.h"
 #include "dataset/runs.h"
 #include "dataset/sort.h"
+
+#include "runtime/buffer.h"
 
 #include <onehop/dataset.h>
 
@@ -80,12 +83,14 @@ struct onehop_feed {
 	struct onehop_plan *gate_plan;
 	struct onehop_buffer *gate_buffer;
 	struct oh_feed_plan plan;
-	void **scratch;        /* for verifying: of each thread */
-	uint32_t scratch_count;
+	/* For verifying: threads, and two places of the readback for each. */
+	uint32_t verify_threads;
+	struct oh_readback *readback;
 
 	pthread_mutex_t lock;  /* guards what follows, fetches of groups, and what slots are */
 	pthread_cond_t to_planner;
 	pthread_cond_t to_lander;
+	pthread_cond_t to_verifier;
 	pthread_cond_t to_consumer;
 	const struct onehop_order **orders;
 	uint64_t order_count;
@@ -94,6 +99,7 @@ struct onehop_feed {
 	uint64_t started;
 	uint64_t ending;       /* groups that have landed but for their last bytes */
 	uint64_t landed;
+	uint64_t verified;     /* fit to be given: all that landed if nothing is verified */
 	uint64_t given;
 	uint8_t taken[2 * OH_FEED_MOST_GROUPS]; /* places of groups that are not released */
 	int all_planned;       /* of all orders */
@@ -104,6 +110,7 @@ struct onehop_feed {
 	struct onehop_feed_info info;
 	pthread_t planner;
 	pthread_t lander;
+	pthread_t verifier;
 	uint32_t threads;      /* that run */
 };
 
@@ -112,6 +119,9 @@ oh_feed_group_at(struct onehop_feed *feed, uint64_t number)
 {
 	return &feed->groups[number % feed->places];
 }
+
+/* feed_make.c: keeps the first reason why something is not pinned. Before there are threads. */
+void oh_feed_note_unpinned(struct onehop_feed *feed, const struct onehop_error *why);
 
 /* feed.c: the threads. stop: no transfer is under way waited for afterwards. */
 onehop_status oh_feed_start(struct onehop_feed *feed, struct onehop_error *error);
@@ -138,15 +148,18 @@ onehop_status oh_feed_plan_group(struct onehop_feed *feed, struct oh_feed_group 
 				 struct onehop_fetch *fetches[OH_FEED_SIDES],
 				 struct onehop_error *error);
 /* feed_lay.c: fills the tables of group->rows rows, for which there is room, from first_row of the
- * plan's order on, and gives the runs of each side: *runs keeps its memory between calls. */
+ * plan's order on, and gives the runs of each side by their gap and rows: *runs keeps its memory
+ * between calls. */
 onehop_status oh_feed_lay_out(struct onehop_feed *feed, struct oh_feed_group *group,
-			      uint64_t first_row, uint64_t gap, struct oh_runs runs[OH_FEED_SIDES],
+			      uint64_t first_row, struct oh_runs runs[OH_FEED_SIDES],
 			      struct onehop_error *error);
 void oh_feed_plan_free(struct onehop_feed *feed);
 void oh_feed_group_free(struct oh_feed_group *group);
 
-/* feed_verify.c: checks the payloads of a group that has landed in the slot. Rows with damaged ones
- * are refused, or marked and counted in *damaged. */
+/* feed_verify.c. What verifying needs, once there are buffers. */
+onehop_status oh_feed_verify_init(struct onehop_feed *feed, struct onehop_error *error);
+/* Checks the payloads of a group that has landed in the slot. Rows with damaged ones are refused, or
+ * marked and counted in *damaged. By the verifier alone. */
 onehop_status oh_feed_verify(struct onehop_feed *feed, struct oh_feed_group *group,
 			     const struct oh_feed_slot *slot, uint64_t *damaged,
 			     struct onehop_error *error);

@@ -2,7 +2,7 @@
  *
  * Rows are walked in the order of their samples, so that ranges come sorted. A large group is walked
  * in pieces by a few threads, each laying out its own part of the samples from 0 on; the parts are
- * then put one behind the other, by multiples of a page, so that each payload keeps its place modulo
+ * then put one behind the other, by multiples of a page, so that each run keeps its place modulo
  * 4096. Samples on both sides of a seam are two runs where they could be one.
  */
 #include "dataset/feed.h"
@@ -178,7 +178,7 @@ join_runs(struct laying *l, int side, struct oh_runs *runs)
 
 /* The cells that verifying needs are kept in one list, so then there is one piece. */
 static void
-cut(struct laying *l, uint64_t gap)
+cut(struct laying *l, const struct oh_runs runs[OH_FEED_SIDES])
 {
 	uint64_t rows = l->group->rows, count = oh_min(rows / PIECE_ROWS, l->feed->dataset->cores / 4);
 	l->count = l->feed->verify ? 1 : (uint32_t)oh_max(oh_min(count, MOST_PIECES), 1);
@@ -186,18 +186,20 @@ cut(struct laying *l, uint64_t gap)
 	for (uint32_t i = 0; i < l->count; i++) {
 		l->pieces[i].begin = rows * i / l->count;
 		l->pieces[i].end = rows * (i + 1) / l->count;
-		for (int side = 0; side < OH_FEED_SIDES; side++)
-			l->pieces[i].runs[side].gap = gap;
+		for (int side = 0; side < OH_FEED_SIDES; side++) {
+			l->pieces[i].runs[side].gap = runs[side].gap;
+			l->pieces[i].runs[side].rows = runs[side].rows;
+		}
 	}
 }
 
 onehop_status
 oh_feed_lay_out(struct onehop_feed *feed, struct oh_feed_group *group, uint64_t first_row,
-		uint64_t gap, struct oh_runs runs[OH_FEED_SIDES], struct onehop_error *error)
+		struct oh_runs runs[OH_FEED_SIDES], struct onehop_error *error)
 {
 	struct laying l = {.feed = feed, .group = group, .first_row = first_row,
 			   .items = feed->plan.items};
-	cut(&l, gap);
+	cut(&l, runs);
 	memset(group->cell_count, 0, sizeof group->cell_count);
 	onehop_status status = oh_crew_run(l.count, l.count, take_rows, &l, error);
 	l.items = oh_sort(l.items, l.items + feed->plan.room, group->rows);

@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "base/thread.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,6 +201,28 @@ onehop_feed_append(struct onehop_feed *feed, const struct onehop_order *order,
 	return status;
 }
 
+void
+oh_feed_note_unpinned(struct onehop_feed *feed, const struct onehop_error *why)
+{
+	char *text = feed->info.unpinned;
+	if (why->status && !*text)
+		snprintf(text, sizeof feed->info.unpinned, "%.160s%s%.90s", why->message,
+			 why->remedy[0] ? "; " : "", why->remedy);
+}
+
+/* Decoders copy from there. After one that could not be pinned the others are not tried. */
+static void
+pin_host(struct onehop_feed *feed, struct onehop_buffer *buffer, const char *device)
+{
+	struct onehop_error error = {0};
+	if (feed->info.unpinned[0])
+		return;
+	if (oh_buffer_pin(buffer, device, &error))
+		oh_feed_note_unpinned(feed, &error);
+	else if (oh_buffer_is_pinned(buffer))
+		feed->info.host_pinned_bytes += feed->capacity[OH_FEED_HOST];
+}
+
 static onehop_status
 make_buffers(struct onehop_feed *feed, const char *device, struct onehop_error *error)
 {
@@ -213,6 +236,8 @@ make_buffers(struct onehop_feed *feed, const char *device, struct onehop_error *
 				continue;
 			status = onehop_buffer_alloc(runtime, name, bytes,
 						     &feed->slot[i].buffers[side], error);
+			if (!status && side == OH_FEED_HOST)
+				pin_host(feed, feed->slot[i].buffers[side], device);
 		}
 	}
 	feed->info.device_bytes = feed->capacity[OH_FEED_DEVICE] * feed->slots;
@@ -251,6 +276,8 @@ build(struct onehop_feed *feed, const struct onehop_order *order,
 		status = make_buffers(feed, options->device, error);
 	if (!status)
 		status = make_gates(feed, options->device, error);
+	if (!status && feed->verify)
+		status = oh_feed_verify_init(feed, error);
 	for (uint32_t i = 0; i < feed->slots && !status; i++)
 		status = oh_feed_start_gate(&feed->slot[i], options->flags, options->after_stream,
 					    error);
@@ -290,6 +317,8 @@ onehop_feed_create(struct onehop_dataset *dataset, const struct onehop_order *or
 	if (!status)
 		status = oh_cond_init(&feed->to_lander, error);
 	if (!status)
+		status = oh_cond_init(&feed->to_verifier, error);
+	if (!status)
 		status = oh_cond_init(&feed->to_consumer, error);
 	if (!status)
 		status = build(feed, order, &options, error);
@@ -306,6 +335,7 @@ onehop_feed_destroy(struct onehop_feed *feed)
 	if (!feed || oh_feed_is_child(feed, NULL))
 		return;
 	oh_feed_stop(feed);
+	oh_readback_destroy(feed->readback);
 	for (uint32_t i = 0; i < feed->places; i++)
 		oh_feed_group_free(&feed->groups[i]);
 	for (uint32_t i = 0; i < feed->slots; i++) {
@@ -316,15 +346,13 @@ onehop_feed_destroy(struct onehop_feed *feed)
 	onehop_plan_destroy(feed->gate_plan);
 	onehop_buffer_free(feed->gate_buffer);
 	oh_feed_plan_free(feed);
-	for (uint32_t i = 0; i < feed->scratch_count; i++)
-		free(feed->scratch[i]);
-	free(feed->scratch);
 	free(feed->orders);
 	free(feed->fields);
 	free(feed->sides);
 	free(feed->fed);
 	pthread_cond_destroy(&feed->to_planner);
 	pthread_cond_destroy(&feed->to_lander);
+	pthread_cond_destroy(&feed->to_verifier);
 	pthread_cond_destroy(&feed->to_consumer);
 	pthread_mutex_destroy(&feed->lock);
 	free(feed);

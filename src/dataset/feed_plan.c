@@ -148,13 +148,46 @@ batch_too_large(const struct onehop_feed *feed, const struct oh_runs runs[OH_FEE
 	return ONEHOP_LIMIT;
 }
 
+/* How runs are made: with rows where they pay, judged by the byte before a payload, since that may
+ * have none. */
+static void
+choose_runs(const struct onehop_feed *feed, const struct oh_feed_slot *slot,
+	    struct oh_runs runs[OH_FEED_SIDES])
+{
+	const struct oh_shard_part *parts;
+	uint64_t sample, shard, count;
+	onehop_order_rows(feed->plan.order, feed->plan.next_row, 1, &sample, NULL);
+	oh_dataset_sample(feed->dataset, sample, &shard, &parts, &count);
+	for (int side = 0; side < OH_FEED_SIDES; side++) {
+		runs[side].gap = feed->gap;
+		runs[side].rows = feed->capacity[side] && count &&
+				  oh_fetch_is_staged(feed->dataset, shard, parts[0].offset - 1,
+						     slot->buffers[side]);
+	}
+}
+
+/* In a way that takes less of the buffers: without rows, of which the first are read with their gaps
+ * whatever these are, then without gaps. 0 if there is none. */
+static int
+take_less(struct oh_runs runs[OH_FEED_SIDES])
+{
+	int less = 0;
+	for (int side = 0; side < OH_FEED_SIDES; side++) {
+		less |= runs[side].rows || runs[side].gap;
+		if (!runs[side].rows)
+			runs[side].gap = 0;
+		runs[side].rows = 0;
+	}
+	return less;
+}
+
 /* Takes rows for so many batches and lays them out; fewer, if they do not fit. Where one batch with
  * all that lies between its payloads is too much, it is read without. */
 static onehop_status
 fit_in(struct onehop_feed *feed, struct oh_feed_group *group, struct oh_runs runs[OH_FEED_SIDES],
        struct onehop_error *error)
 {
-	uint64_t batches = choose_batches(feed), gap = feed->gap;
+	uint64_t batches = choose_batches(feed);
 	const struct onehop_order *order = feed->plan.order;
 	uint64_t first = feed->plan.next_row, left = order->info.rows - first;
 	for (;;) {
@@ -168,7 +201,7 @@ fit_in(struct onehop_feed *feed, struct oh_feed_group *group, struct oh_runs run
 		group->first_batch = first / order->batch;
 		group->batches = batches;
 		group->rows = rows;
-		status = oh_feed_lay_out(feed, group, first, gap, runs, error);
+		status = oh_feed_lay_out(feed, group, first, runs, error);
 		if (status)
 			return status;
 		double over = excess(feed, runs);
@@ -178,9 +211,7 @@ fit_in(struct onehop_feed *feed, struct oh_feed_group *group, struct oh_runs run
 			batches = oh_max(oh_min((uint64_t)((double)batches / over * FILL),
 						batches - 1),
 					 1);
-		else if (gap)
-			gap = 0;
-		else
+		else if (!take_less(runs))
 			return batch_too_large(feed, runs, error);
 	}
 }
@@ -191,6 +222,7 @@ oh_feed_plan_group(struct onehop_feed *feed, struct oh_feed_group *group,
 		   struct onehop_error *error)
 {
 	struct oh_runs runs[OH_FEED_SIDES] = {0};
+	choose_runs(feed, slot, runs);
 	onehop_status status = fit_in(feed, group, runs, error);
 	for (int side = 0; side < OH_FEED_SIDES && !status; side++) {
 		if (!feed->capacity[side])

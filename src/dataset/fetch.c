@@ -21,6 +21,8 @@
 #define ARRIVALS 64
 /* What is read at once to find out where reading fails. */
 #define LOOK_BYTES (UINT64_C(256) << 10)
+/* Rows further apart are looked at one by one. */
+#define LOOK_GAP (UINT64_C(32) << 10)
 
 struct onehop_fetch {
 	struct onehop_dataset *dataset;
@@ -79,12 +81,42 @@ lay_out(const struct onehop_dataset *dataset, const struct onehop_range *ranges,
 
 /* ------------------------------------------------------------------ making */
 
+/* Whole rows. */
+static uint64_t
+extent_bytes(const struct oh_run *run)
+{
+	return run->rows == 1 ? EXTENT_BYTES
+			      : oh_max(EXTENT_BYTES / run->row_bytes, 1) * run->row_bytes;
+}
+
 static uint64_t
 count_extents(const struct onehop_fetch *fetch)
 {
 	uint64_t count = 0;
 	for (uint64_t i = 0; i < fetch->run_count; i++)
-		count += fetch->runs[i].bytes / EXTENT_BYTES + 1;
+		count += oh_run_bytes(&fetch->runs[i]) / extent_bytes(&fetch->runs[i]) + 1;
+	return count;
+}
+
+/* One run's extents from there on; gives how many. */
+static uint64_t
+cut_run(const struct onehop_dataset *dataset, const struct oh_run *run,
+	struct onehop_buffer *buffer, struct onehop_extent *extents)
+{
+	uint64_t bytes = oh_run_bytes(run), step = extent_bytes(run), count = 0;
+	for (uint64_t at = 0; at < bytes; at += step) {
+		uint64_t here = oh_min(step, bytes - at), plain = run->rows == 1;
+		extents[count++] = (struct onehop_extent){
+			.file = dataset->shards[run->shard].file,
+			.offset = run->offset +
+				  (plain ? at : at / run->row_bytes * run->row_stride),
+			.row_bytes = plain ? here : run->row_bytes,
+			.rows = plain ? 1 : here / run->row_bytes,
+			.row_stride = run->row_stride,
+			.buffer = buffer,
+			.buffer_offset = run->place + at,
+		};
+	}
 	return count;
 }
 
@@ -96,18 +128,8 @@ make_plan(struct onehop_fetch *fetch, struct onehop_buffer *buffer, struct oneho
 	struct onehop_extent *extents = malloc((room + 1) * sizeof *extents);
 	if (!extents)
 		return oh_fail_no_memory(error, room * sizeof *extents, "a fetch");
-	for (uint64_t i = 0; i < fetch->run_count; i++) {
-		const struct oh_run *run = &fetch->runs[i];
-		for (uint64_t at = 0; at < run->bytes; at += EXTENT_BYTES)
-			extents[count++] = (struct onehop_extent){
-				.file = dataset->shards[run->shard].file,
-				.offset = run->offset + at,
-				.row_bytes = oh_min(EXTENT_BYTES, run->bytes - at),
-				.rows = 1,
-				.buffer = buffer,
-				.buffer_offset = run->place + at,
-			};
-	}
+	for (uint64_t i = 0; i < fetch->run_count; i++)
+		count += cut_run(dataset, &fetch->runs[i], buffer, extents + count);
 	/* An empty plan would not know its device. */
 	if (!count)
 		extents[count++] = (struct onehop_extent){
@@ -141,6 +163,21 @@ oh_fetch_of_runs(struct onehop_dataset *dataset, struct oh_runs *runs,
 	else
 		*out = fetch;
 	return status;
+}
+
+int
+oh_fetch_is_staged(const struct onehop_dataset *dataset, uint64_t shard, uint64_t offset,
+		   struct onehop_buffer *buffer)
+{
+	struct onehop_extent extent = {.file = dataset->shards[shard].file, .offset = offset,
+				       .row_bytes = 1, .rows = 1, .buffer = buffer};
+	struct onehop_segment segment = {.size = sizeof segment};
+	struct onehop_plan *plan;
+	if (onehop_plan_create(dataset->runtime, &extent, 1, &plan, NULL))
+		return 0;
+	onehop_status status = onehop_plan_segment_at(plan, 0, &segment);
+	onehop_plan_destroy(plan);
+	return !status && segment.staged && segment.route == ONEHOP_ROUTE_BUFFERED;
 }
 
 static onehop_status
@@ -222,13 +259,12 @@ oh_fetch_wait_until(struct onehop_fetch *fetch, uint64_t bytes_left)
 					   &count, NULL));
 }
 
-/* Where in a run reading fails: 1, with what it says, or 0 if all of it can be read now. */
+/* Where in a range reading fails: 1, with what it says, or 0 if all of it can be read now. */
 static int
-look_for_failure(const struct onehop_fetch *fetch, const struct oh_run *run, void *scratch,
-		 uint64_t *offset, struct onehop_error *error)
+look_at(struct onehop_file *file, uint64_t at, uint64_t bytes_left, void *scratch, uint64_t *offset,
+	struct onehop_error *error)
 {
-	struct onehop_file *file = fetch->dataset->shards[run->shard].file;
-	uint64_t step = LOOK_BYTES, at = run->offset, end = at + run->bytes;
+	uint64_t step = LOOK_BYTES, end = at + bytes_left;
 	while (at < end) {
 		uint64_t bytes = oh_min(step, end - at);
 		if (!oh_file_pread(file, scratch, bytes, at, error)) {
@@ -240,6 +276,21 @@ look_for_failure(const struct onehop_fetch *fetch, const struct oh_run *run, voi
 			return 1;
 		}
 	}
+	return 0;
+}
+
+/* The same of a run; small gaps between rows may have been read too. */
+static int
+look_for_failure(const struct onehop_fetch *fetch, const struct oh_run *run, void *scratch,
+		 uint64_t *offset, struct onehop_error *error)
+{
+	struct onehop_file *file = fetch->dataset->shards[run->shard].file;
+	if (run->rows == 1 || run->row_stride - run->row_bytes <= LOOK_GAP)
+		return look_at(file, run->offset, oh_run_span(run), scratch, offset, error);
+	for (uint64_t row = 0; row < run->rows; row++)
+		if (look_at(file, run->offset + row * run->row_stride, run->row_bytes, scratch,
+			    offset, error))
+			return 1;
 	return 0;
 }
 

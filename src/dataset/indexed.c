@@ -5,7 +5,6 @@
  */
 #include "dataset/indexed.h"
 #include "base/arith.h"
-#include "base/crc32c.h"
 #include "format/fail.h"
 #include "format/names.h"
 #include "format/shard_file.h"
@@ -168,40 +167,15 @@ oh_indexed_free(struct oh_indexed *indexed)
 /* ------------------------------------------------------------------------------------------- */
 /* Judging */
 
-static onehop_status
-refuse_other(const struct oh_indexed *indexed, struct onehop_error *error, const char *what,
-	     uint64_t says, uint64_t is)
-{
-	oh_refuse(error, ONEHOP_MISMATCH, indexed->name,
-		  "the index of another shard, or of what this one was: %s is %llu and it says "
-		  "%llu",
-		  what, (unsigned long long)is, (unsigned long long)says);
-	oh_remedy(error, anew);
-	return ONEHOP_MISMATCH;
-}
-
 onehop_status
 oh_indexed_fits(struct oh_walk *walk, const struct oh_indexed *indexed, struct onehop_error *error)
 {
-	static const uint8_t zeros[2 * OH_TAR_BLOCK];
 	const struct oh_shard_view *view = &indexed->view;
-	const uint8_t *bytes;
-	if (view->shard_bytes != walk->file_bytes)
-		return refuse_other(indexed, error, "the size of the shard", view->shard_bytes,
-				    walk->file_bytes);
-	/* tar_end is within the shard: that was checked. */
-	if (walk->file_bytes - view->tar_end >= sizeof zeros) {
-		onehop_status status =
-			oh_walk_bytes(walk, view->tar_end, sizeof zeros, &bytes, error);
-		if (status || memcmp(bytes, zeros, sizeof zeros) == 0)
-			return status;
-	}
-	oh_refuse(error, ONEHOP_MISMATCH, indexed->name,
-		  "the index of another shard, or of what this one was: the archive does not end "
-		  "at byte %llu, as it says",
-		  (unsigned long long)view->tar_end);
-	oh_remedy(error, anew);
-	return ONEHOP_MISMATCH;
+	struct oh_shard_seen seen = {.path = walk->path, .bytes = walk->file_bytes};
+	onehop_status status = ONEHOP_OK;
+	if (seen.bytes == view->shard_bytes && seen.bytes - view->tar_end >= OH_SHARD_END_BYTES)
+		status = oh_walk_bytes(walk, view->tar_end, OH_SHARD_END_BYTES, &seen.end, error);
+	return status ? status : oh_shard_fits(view, &seen, error);
 }
 
 /* tar -r and its like write where the archive ended and leave the trailer as it is. */
@@ -231,14 +205,14 @@ oh_indexed_counts(struct oh_walk *walk, const struct oh_trailer *trailer,
 			return status;
 	}
 	if (view->shard_bytes != walk->file_bytes)
-		return refuse_other(indexed, error, "the size of the shard", view->shard_bytes,
-				    walk->file_bytes);
+		return oh_shard_is_other(walk->path, "the size of the shard", walk->file_bytes,
+					 view->shard_bytes, error);
 	if (view->tar_end != walk->tar.end_at)
-		return refuse_other(indexed, error, "the end of the archive", view->tar_end,
-				    walk->tar.end_at);
+		return oh_shard_is_other(walk->path, "the end of the archive", walk->tar.end_at,
+					 view->tar_end, error);
 	if (view->members != members)
-		return refuse_other(indexed, error, "the number of files in it", view->members,
-				    members);
+		return oh_shard_is_other(walk->path, "the number of files in it", members,
+					 view->members, error);
 	return ONEHOP_OK;
 }
 
@@ -291,28 +265,17 @@ onehop_status
 oh_indexed_agree(struct oh_walk *walk, const struct oh_trailer *trailer,
 		 const struct oh_indexed *indexed, struct onehop_error *error)
 {
+	struct oh_shard_seen seen = {.path = walk->path, .has_trailer = trailer->is_there,
+				     .tar_end = trailer->tar_end,
+				     .index_crc32c = trailer->index_crc32c};
 	struct oh_indexed other;
-	int same, says = (indexed->view.flags & OH_SHARD_TRAILER) != 0;
-	if (says != trailer->is_there) {
-		oh_refuse(error, ONEHOP_MISMATCH, walk->path,
-			  says ? "its trailer is missing or damaged"
-			       : "it has a trailer that its index knows nothing of");
-		oh_remedy(error, anew);
-		return ONEHOP_MISMATCH;
+	if (trailer->is_there) {
+		onehop_status status = oh_indexed_trailer(walk, trailer, &other, error);
+		if (status)
+			return status;
+		oh_indexed_free(&other);
 	}
-	if (!trailer->is_there)
-		return ONEHOP_OK;
-	onehop_status status = oh_indexed_trailer(walk, trailer, &other, error);
-	if (status)
-		return status;
-	same = other.size == indexed->size && memcmp(other.bytes, indexed->bytes, other.size) == 0;
-	oh_indexed_free(&other);
-	if (same)
-		return ONEHOP_OK;
-	oh_refuse(error, ONEHOP_MISMATCH, walk->path, "its trailer has another index than %s",
-		  indexed->name);
-	oh_remedy(error, "take the trailer's: onehop index --replace");
-	return ONEHOP_MISMATCH;
+	return oh_shard_agrees(&indexed->view, &seen, error);
 }
 
 void

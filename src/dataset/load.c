@@ -1,7 +1,8 @@
 /* One shard, opened: its file, its index in memory, checked (entries.c) and tied to each other.
  *
  * The index is read, not mapped: a file map that is cut off under its reader is a SIGBUS. A large one
- * is read by several threads, which also touch its memory. Payloads are not read.
+ * is read by several threads, which so make its memory, and sum each piece while it is in their caches.
+ * Payloads are not read.
  */
 #include "dataset/dataset.h"
 
@@ -19,9 +20,9 @@
 
 /* From here on memory comes in huge pages. */
 #define LARGE_BYTES (UINT64_C(4) << 20)
-/* What one thread reads at once. */
-#define PIECE_BYTES (UINT64_C(16) << 20)
-#define END_BLOCKS 1024
+/* What one thread takes: huge pages of its own. And what it reads and then sums at once. */
+#define SHARE_BYTES (UINT64_C(16) << 20)
+#define PIECE_BYTES (UINT64_C(1) << 20)
 
 static void *
 get_memory(uint64_t bytes)
@@ -41,7 +42,7 @@ free_memory(void *memory, uint64_t bytes)
 {
 	if (bytes < LARGE_BYTES)
 		free(memory);
-	else
+	else if (memory)
 		oh_sys.munmap(memory, bytes);
 }
 
@@ -58,16 +59,23 @@ struct reading {
 	uint8_t *memory;
 	uint64_t offset;
 	uint64_t bytes;
+	uint32_t *sums; /* by piece */
 };
 
 static onehop_status
-read_piece(void *context, uint32_t worker, uint64_t index, struct onehop_error *error)
+read_share(void *context, uint32_t worker, uint64_t index, struct onehop_error *error)
 {
 	const struct reading *r = context;
-	uint64_t at = index * PIECE_BYTES;
+	uint64_t at = index * SHARE_BYTES, end = oh_min(at + SHARE_BYTES, r->bytes);
+	onehop_status status = ONEHOP_OK;
 	(void)worker;
-	return oh_file_pread(r->file, r->memory + at, oh_min(PIECE_BYTES, r->bytes - at),
-			     r->offset + at, error);
+	for (; at < end && !status; at += PIECE_BYTES) {
+		uint64_t bytes = oh_min(PIECE_BYTES, end - at);
+		status = oh_file_pread(r->file, r->memory + at, bytes, r->offset + at, error);
+		if (!status)
+			r->sums[at / PIECE_BYTES] = oh_crc32c(0, r->memory + at, bytes);
+	}
+	return status;
 }
 
 /* Reads bytes [offset, offset + bytes) of file as the shard's index. */
@@ -84,19 +92,24 @@ read_index(struct onehop_file *file, const char *path, uint64_t offset, uint64_t
 		oh_remedy(error, "open fewer shards, or on a machine with more memory");
 		return ONEHOP_LIMIT;
 	}
-	void *memory = get_memory(bytes);
-	if (!memory)
-		return oh_fail_no_memory(error, bytes, "a shard's index");
-	struct reading reading = {file, memory, offset, bytes};
-	onehop_status status = oh_crew_run(how->threads, (bytes + PIECE_BYTES - 1) / PIECE_BYTES,
-					   read_piece, &reading, error);
+	struct reading reading = {file, get_memory(bytes), offset, bytes,
+				  malloc((bytes / PIECE_BYTES + 1) * sizeof *reading.sums)};
+	struct oh_shard_sums sums = {PIECE_BYTES, reading.sums};
+	onehop_status status = ONEHOP_OK;
+	if (!reading.memory || !reading.sums)
+		status = oh_fail_no_memory(error, bytes, "a shard's index");
 	if (!status)
-		status = oh_shard_open(memory, bytes, path, &shard->view, error);
+		status = oh_crew_run(how->threads, (bytes + SHARE_BYTES - 1) / SHARE_BYTES,
+				     read_share, &reading, error);
+	if (!status)
+		status = oh_shard_open_summed(reading.memory, bytes, &sums, path, &shard->view,
+					      error);
+	free(reading.sums);
 	if (status) {
-		free_memory(memory, bytes);
+		free_memory(reading.memory, bytes);
 		return status;
 	}
-	shard->index = memory;
+	shard->index = reading.memory;
 	shard->index_bytes = bytes;
 	return ONEHOP_OK;
 }
@@ -166,59 +179,29 @@ find_index(const struct oh_shard_loading *how, struct oh_dataset_shard *shard,
 
 /* ------------------------------------------------------------------ tied to its shard */
 
-static onehop_status
-mismatch(const struct oh_dataset_shard *shard, struct onehop_error *error, const char *what,
-	 uint64_t there, uint64_t told)
-{
-	oh_refuse(error, ONEHOP_MISMATCH, shard->path,
-		  "its index is of another shard: %s is %llu, and %llu by the index", what,
-		  (unsigned long long)there, (unsigned long long)told);
-	oh_remedy(error, "make the index again: onehop index");
-	return ONEHOP_MISMATCH;
-}
-
-/* The blocks of zeros that end the archive. */
-static onehop_status
-check_end(const struct oh_dataset_shard *shard, struct onehop_error *error)
-{
-	uint64_t tar_end = shard->view.tar_end;
-	uint8_t blocks[END_BLOCKS];
-	uint64_t bytes = oh_min(sizeof blocks, shard->view.shard_bytes - tar_end);
-	onehop_status status = oh_file_pread(shard->file, blocks, bytes, tar_end, error);
-	for (uint64_t i = 0; i < bytes && !status; i++) {
-		if (!blocks[i])
-			continue;
-		oh_refuse(error, ONEHOP_MISMATCH, shard->path,
-			  "its index is of another shard: the archive does not end at offset %llu",
-			  (unsigned long long)tar_end);
-		oh_remedy(error, "make the index again: onehop index");
-		status = ONEHOP_MISMATCH;
-	}
-	return status;
-}
-
+/* The shard is as its index says. A trailer that the index does not speak of is not looked for. */
 static onehop_status
 tie(const struct oh_dataset_shard *shard, struct onehop_error *error)
 {
 	const struct oh_shard_view *view = &shard->view;
+	struct oh_shard_seen seen = {.path = shard->path, .bytes = size_of(shard->file)};
 	struct oh_shard_trailer trailer;
-	uint64_t bytes = size_of(shard->file);
-	int found;
-	if (bytes != view->shard_bytes)
-		return mismatch(shard, error, "its size in bytes", bytes, view->shard_bytes);
-	onehop_status status = check_end(shard, error);
+	uint8_t end[OH_SHARD_END_BYTES];
+	onehop_status status = ONEHOP_OK;
+	if (seen.bytes == view->shard_bytes && seen.bytes - view->tar_end >= sizeof end) {
+		status = oh_file_pread(shard->file, end, sizeof end, view->tar_end, error);
+		seen.end = end;
+	}
+	if (!status)
+		status = oh_shard_fits(view, &seen, error);
 	if (status || !(view->flags & OH_SHARD_TRAILER))
 		return status;
-	status = read_trailer(shard, &trailer, &found, error);
-	if (!status && !found)
-		return mismatch(shard, error, "the number of its trailers", 0, 1);
-	if (!status && trailer.tar_end != view->tar_end)
-		return mismatch(shard, error, "the archive's end in its trailer", trailer.tar_end,
-				view->tar_end);
-	if (!status && trailer.index_crc32c != view->header_crc32c)
-		return mismatch(shard, error, "the checksum of the index in its trailer",
-				trailer.index_crc32c, view->header_crc32c);
-	return status;
+	status = read_trailer(shard, &trailer, &seen.has_trailer, error);
+	if (!status && seen.has_trailer) {
+		seen.tar_end = trailer.tar_end;
+		seen.index_crc32c = trailer.index_crc32c;
+	}
+	return status ? status : oh_shard_agrees(view, &seen, error);
 }
 
 /* ------------------------------------------------------------------ */

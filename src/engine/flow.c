@@ -174,7 +174,10 @@ static void
 aim(const struct oh_flow *flow, struct oh_flow_slice *slice, uint64_t at)
 {
 	const struct oh_segment *segment = &flow->plan->segments[slice->segment];
-	uint64_t left = slice->end - at;
+	if (at >= segment_end(segment))
+		segment = &flow->plan->segments[++slice->segment];
+	at = oh_max(at, segment->position);
+	uint64_t left = oh_min(slice->end, segment_end(segment)) - at;
 	uint64_t inside = at - segment->position;
 	slice->at = at;
 	slice->file = segment->file;
@@ -212,6 +215,22 @@ oldest_open(const struct oh_flow *flow)
 	return best;
 }
 
+/* Goes on with whole segments, if they are small: taking each by itself costs more than reading it.
+ * Together they are a small part of the window, so that there is work for many. Gives the last. */
+static uint64_t
+stretch_slice(const struct oh_flow *flow, const struct oh_window *window,
+	      struct oh_flow_slice *slice)
+{
+	const struct oh_segment *segments = flow->plan->segments;
+	uint64_t most = (window->end - window->begin) / OH_FLOW_LEAST_TAKES;
+	uint64_t limit = oh_min(slice->begin + oh_min(flow->slice_bytes, most), window->end);
+	uint64_t last = slice->segment;
+	while (slice->end == segment_end(&segments[last]) && slice->end < window->end &&
+	       segment_end(&segments[last + 1]) <= limit)
+		slice->end = segment_end(&segments[++last]);
+	return last;
+}
+
 int
 oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice)
 {
@@ -229,10 +248,12 @@ oh_flow_take(struct oh_flow *flow, struct oh_flow_slice *slice)
 	if (segment->route == ONEHOP_ROUTE_DIRECT || segment->may_direct)
 		slice->end = oh_align_down(slice->end, OH_DIRECT_PAGE);
 	slice->end = oh_min(oh_min(segment_end(segment), window->end), slice->end);
+	if (window->staged)
+		window->segment = stretch_slice(flow, window, slice);
 	aim(flow, slice, slice->begin);
 	window->out += slice->end - slice->begin;
 	window->next = slice->end;
-	if (slice->end == segment_end(segment))
+	if (slice->end == segment_end(&plan->segments[window->segment]))
 		window->segment++;
 	if (window->next == window->end) {
 		window->state = OH_WINDOW_READING;
@@ -343,6 +364,15 @@ oh_flow_direct_refused(struct oh_flow *flow, struct oh_flow_slice *slice)
 	aim(flow, slice, slice->at);
 }
 
+/* Pieces of several segments may lie side by side on both sides. */
+static int
+goes_on(const struct oh_flow_copy *last, const struct oh_flow_copy *next)
+{
+	return last->buffer == next->buffer &&
+	       last->block_offset + last->bytes == next->block_offset &&
+	       last->buffer_offset + last->bytes == next->buffer_offset;
+}
+
 uint32_t
 oh_flow_copies(const struct oh_flow *flow, uint32_t index, uint64_t *piece,
 	       struct oh_flow_copy *copies, uint32_t capacity)
@@ -365,12 +395,16 @@ oh_flow_copies(const struct oh_flow *flow, uint32_t index, uint64_t *piece,
 			break;
 		uint64_t from = oh_max(window->begin, p->position);
 		uint64_t to = oh_min(window->end, p->position + p->bytes);
-		copies[count++] = (struct oh_flow_copy){
+		struct oh_flow_copy copy = {
 			.block_offset = from - base,
 			.buffer_offset = p->buffer_offset + (from - p->position),
 			.bytes = to - from,
 			.buffer = p->buffer,
 		};
+		if (count && goes_on(&copies[count - 1], &copy))
+			copies[count - 1].bytes += copy.bytes;
+		else
+			copies[count++] = copy;
 	}
 	return count;
 }

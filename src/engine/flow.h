@@ -30,6 +30,8 @@
 /* The first window fills this part of a block, each next one twice as much, so that the first copy
  * starts early. */
 #define OH_FLOW_FIRST_PART 16
+/* Segments are taken together only so far that a window is taken in so many parts. */
+#define OH_FLOW_LEAST_TAKES 64
 /* Blocks are aligned to this, and positions keep their place modulo it. */
 #define OH_FLOW_BLOCK_ALIGNMENT UINT64_C(4096)
 
@@ -84,7 +86,8 @@ enum oh_flow_want {
 	OH_FLOW_WANTS_MAP,   /* a number below OH_FLOW_MAPS that no open window has */
 };
 
-/* One read. Between begin and end lies what was taken; the read at hand is bytes long from at. */
+/* What is read by one worker: between begin and end lies what was taken, of one segment or of several
+ * small ones; the read at hand is bytes long from at. */
 struct oh_flow_slice {
 	uint32_t window;
 	uint32_t file;
@@ -96,7 +99,7 @@ struct oh_flow_slice {
 	uint64_t row_bytes;
 	uint64_t rows;
 	uint64_t row_stride;
-	uint64_t segment;
+	uint64_t segment; /* of the read at hand */
 	uint8_t direct;
 	uint8_t drop;
 	uint8_t probe; /* its time tells whether the segment should go direct */

@@ -207,15 +207,19 @@ grow(void **array, uint64_t count, uint64_t *room, size_t each)
 	return 0;
 }
 
-/* Can the extent go on where the segment ends? */
+/* Can the extent go on where the segment ends? Rows only with the next row. */
 static int
 joins(const struct oh_segment *segment, const struct oh_extent *extent, const struct oh_way *way)
 {
-	return segment->rows == 1 && oh_extent_is_plain(extent) && segment->file == extent->file &&
-	       segment->route == way->route && segment->drop == way->drop &&
-	       segment->may_direct == way->may_direct &&
-	       segment->reasons == way->reasons &&
-	       extent->offset >= segment->offset + segment->bytes &&
+	if (segment->file != extent->file || segment->route != way->route ||
+	    segment->drop != way->drop || segment->may_direct != way->may_direct ||
+	    segment->reasons != way->reasons)
+		return 0;
+	if (!oh_extent_is_plain(extent))
+		return segment->rows > 1 && segment->row_bytes == extent->row_bytes &&
+		       segment->row_stride == extent->row_stride &&
+		       extent->offset == segment->offset + segment->rows * segment->row_stride;
+	return segment->rows == 1 && extent->offset >= segment->offset + segment->bytes &&
 	       extent->offset - (segment->offset + segment->bytes) <= OH_PLAN_GAP_BYTES;
 }
 
@@ -328,12 +332,12 @@ add_run(struct build *build, const struct oh_extent *extent, uint64_t index,
 			return 1;
 		s = &plan->segments[plan->segment_count - 1];
 	}
-	uint64_t at = s->position;
-	if (s->rows == 1)
-		at += extent->offset - s->offset;
+	uint64_t at = s->position + (s->rows == 1 ? extent->offset - s->offset : s->bytes);
 	s->bytes = at + bytes - s->position;
 	if (s->rows == 1)
 		s->row_bytes = s->row_stride = s->bytes;
+	else
+		s->rows = s->bytes / s->row_bytes;
 	build->position = s->position + s->bytes;
 	add_part(plan, at, bytes, index);
 	plan->bytes += bytes;
@@ -373,8 +377,7 @@ piece_bytes(const struct oh_plan *plan, const struct oh_segment *segment)
 static uint64_t
 gap_bytes(const struct oh_segment *segment, const struct oh_storage_facts *storage)
 {
-	if (segment->rows == 1 || segment->row_bytes >= storage->row_bytes ||
-	    segment->row_stride > storage->row_stride)
+	if (segment->rows == 1 || segment->row_stride > storage->row_stride)
 		return 0;
 	return (segment->rows - 1) * (segment->row_stride - segment->row_bytes);
 }

@@ -1,7 +1,8 @@
 /* The index of a shard, read in place.
  *
  * Opening looks at the header, the directory, the CRC of each section, and the ends that the samples'
- * last entry states; so it costs little more than its CRCs. Entries are judged one by one as they are
+ * last entry states; so it costs little more than its CRCs, and of a large index whoever reads it may
+ * have most of them already. Entries are judged one by one as they are
  * asked for: what an accessor gives lies inside the section, or the archive, that it points into.
  * Nothing is copied, allocated or kept. Sections lie in the directory's order and do not overlap, so
  * that no index makes us sum its bytes more than once.
@@ -47,6 +48,7 @@ struct opening {
 	const unsigned char *bytes;
 	uint64_t size;
 	const char *name;
+	const struct oh_shard_sums *sums;
 	struct onehop_error *error;
 	const struct oh_shard_header *header;
 	const struct oh_shard_section *found[OH_SECTION_KINDS];
@@ -110,6 +112,24 @@ check_header(const struct opening *o)
 	return ONEHOP_OK;
 }
 
+/* The CRC of a part of the index: of its whole pieces from what is known, of its ends anew. */
+static uint32_t
+sum_of(const struct opening *o, uint64_t offset, uint64_t bytes)
+{
+	const struct oh_shard_sums *sums = o->sums;
+	uint64_t end = offset + bytes, piece = sums ? sums->piece_bytes : 0, first, past;
+	if (!piece)
+		return oh_crc32c(0, o->bytes + offset, bytes);
+	first = offset / piece + (offset % piece != 0);
+	past = end / piece;
+	if (first >= past)
+		return oh_crc32c(0, o->bytes + offset, bytes);
+	uint32_t crc = oh_crc32c(0, o->bytes + offset, first * piece - offset);
+	for (uint64_t i = first; i < past; i++)
+		crc = oh_crc32c_join(crc, sums->crc32c[i], piece);
+	return oh_crc32c(crc, o->bytes + past * piece, end - past * piece);
+}
+
 /* A section lies in the index, after the one before it, and is as its CRC says. */
 static onehop_status
 check_section(const struct opening *o, const struct oh_shard_section *section, uint64_t *end)
@@ -121,7 +141,7 @@ check_section(const struct opening *o, const struct oh_shard_section *section, u
 		return REFUSE(o, "section %u (%llu bytes at %llu) is not where one can be",
 			      section->kind, (unsigned long long)section->bytes,
 			      (unsigned long long)section->offset);
-	crc = oh_crc32c(0, o->bytes + section->offset, section->bytes);
+	crc = sum_of(o, section->offset, section->bytes);
 	if (crc != section->crc32c)
 		return REFUSE(o, "the checksum of section %u at byte %llu is wrong (is %08x, should "
 				 "be %08x)",
@@ -261,7 +281,14 @@ onehop_status
 oh_shard_open(const void *bytes, uint64_t size, const char *name, struct oh_shard_view *view,
 	      struct onehop_error *error)
 {
-	struct opening o = {bytes, size, name, error, bytes, {NULL}};
+	return oh_shard_open_summed(bytes, size, NULL, name, view, error);
+}
+
+onehop_status
+oh_shard_open_summed(const void *bytes, uint64_t size, const struct oh_shard_sums *sums,
+		     const char *name, struct oh_shard_view *view, struct onehop_error *error)
+{
+	struct opening o = {bytes, size, name, sums, error, bytes, {NULL}};
 	onehop_status status = check_version(&o);
 	if (!status)
 		status = check_header(&o);
@@ -352,6 +379,62 @@ oh_shard_trailer_judge(const struct oh_shard_trailer *trailer, uint64_t file_byt
 		       end <= file_bytes - sizeof *trailer;
 	*found = is_whole ? 1 : -1;
 	return ONEHOP_OK;
+}
+
+/* ---- is it this shard's? */
+
+static const char anew[] = "make the index again: onehop index --replace";
+
+onehop_status
+oh_shard_is_other(const char *path, const char *what, uint64_t is, uint64_t says,
+		  struct onehop_error *error)
+{
+	oh_refuse(error, ONEHOP_MISMATCH, path,
+		  "its index is of another shard, or of what this one was: %s is %llu and it says "
+		  "%llu",
+		  what, (unsigned long long)is, (unsigned long long)says);
+	oh_remedy(error, anew);
+	return ONEHOP_MISMATCH;
+}
+
+onehop_status
+oh_shard_fits(const struct oh_shard_view *view, const struct oh_shard_seen *seen,
+	      struct onehop_error *error)
+{
+	static const uint8_t zeros[OH_SHARD_END_BYTES];
+	if (seen->bytes != view->shard_bytes)
+		return oh_shard_is_other(seen->path, "the size of the shard", seen->bytes,
+					 view->shard_bytes, error);
+	if (seen->end && memcmp(seen->end, zeros, sizeof zeros) == 0)
+		return ONEHOP_OK;
+	oh_refuse(error, ONEHOP_MISMATCH, seen->path,
+		  "its index is of another shard, or of what this one was: the archive does not end "
+		  "at byte %llu, as it says",
+		  (unsigned long long)view->tar_end);
+	oh_remedy(error, anew);
+	return ONEHOP_MISMATCH;
+}
+
+onehop_status
+oh_shard_agrees(const struct oh_shard_view *view, const struct oh_shard_seen *seen,
+		struct onehop_error *error)
+{
+	int says = (view->flags & OH_SHARD_TRAILER) != 0;
+	const char *wrong = NULL;
+	if (says && !seen->has_trailer)
+		wrong = "its trailer is missing or damaged";
+	else if (!says && seen->has_trailer)
+		wrong = "it has a trailer that its index knows nothing of";
+	else if (says && seen->index_crc32c != view->header_crc32c)
+		wrong = "its trailer is of another index";
+	else if (says && seen->tar_end != view->tar_end)
+		return oh_shard_is_other(seen->path, "the archive's end in its trailer",
+					 seen->tar_end, view->tar_end, error);
+	if (!wrong)
+		return ONEHOP_OK;
+	oh_refuse(error, ONEHOP_MISMATCH, seen->path, "%s", wrong);
+	oh_remedy(error, anew);
+	return ONEHOP_MISMATCH;
 }
 
 int

@@ -89,6 +89,19 @@ struct oh_shard_view {
 onehop_status oh_shard_open(const void *bytes, uint64_t size, const char *name,
 			    struct oh_shard_view *view, struct onehop_error *error);
 
+/* CRCs of an index in pieces, as far as they are whole: crc32c[i] is of bytes [i * piece_bytes,
+ * (i + 1) * piece_bytes). */
+struct oh_shard_sums {
+	uint64_t piece_bytes;
+	const uint32_t *crc32c;
+};
+
+/* The same for bytes that were summed when they were read, by several threads: they are not summed
+ * again. */
+onehop_status oh_shard_open_summed(const void *bytes, uint64_t size,
+				   const struct oh_shard_sums *sums, const char *name,
+				   struct oh_shard_view *view, struct onehop_error *error);
+
 /* Entry by entry, checked: MALFORMED if it leaves its bounds. index < samples, parts, ... is the
  * caller's to see to. */
 onehop_status oh_shard_sample_at(const struct oh_shard_view *view, uint64_t index, uint64_t *first,

@@ -87,6 +87,33 @@ onehop_status oh_shard_trailer_judge(const struct oh_shard_trailer *trailer, uin
 _Static_assert(sizeof(struct oh_shard_header) == 128, "docs/format.md");
 _Static_assert(offsetof(struct oh_shard_header, crc32c) == 124, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_section) == 32, "docs/format.md");
+/* What of a shard an index is held against, to see whether it is its own. */
+struct oh_shard_seen {
+	const char *path;
+	uint64_t bytes;
+	/* What lies where the index says that the archive ends: OH_SHARD_END_BYTES; NULL: that are
+	 * more than there are. */
+	const uint8_t *end;
+	/* Its trailer says, if it has one. */
+	int has_trailer;
+	uint64_t tar_end;
+	uint32_t index_crc32c;
+};
+
+#define OH_SHARD_END_BYTES 1024
+
+/* MISMATCH if the index is of another shard, or of what this one was: by its size and its end. */
+onehop_status oh_shard_fits(const struct oh_shard_view *view, const struct oh_shard_seen *seen,
+			    struct onehop_error *error);
+/* MISMATCH if a trailer is there that the index does not know of, or the other way round, or one of
+ * another index: a writer that is killed between its two renames leaves an old shard beside a new
+ * index. */
+onehop_status oh_shard_agrees(const struct oh_shard_view *view, const struct oh_shard_seen *seen,
+			      struct onehop_error *error);
+/* The error for an index that says another number than there is. Returns MISMATCH. */
+onehop_status oh_shard_is_other(const char *path, const char *what, uint64_t is, uint64_t says,
+				struct onehop_error *error);
+
 _Static_assert(sizeof(struct oh_shard_trailer) == 64, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_sample) == 16, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_part) == 32, "docs/format.md");

@@ -98,6 +98,11 @@ struct oh_memory_ops {
 	onehop_status (*copy)(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
 			      const struct oh_copy *copies, uint64_t count,
 			      struct onehop_error *error);
+	/* The other way: gives one copy from the device to host memory to the queue, which does not wait
+	 * for it if the memory is pinned, and sets the mark. If it fails, nothing is under way. */
+	onehop_status (*copy_out)(struct oh_device *device, struct oh_queue *queue,
+				  struct oh_mark *mark, uint64_t address, void *destination,
+				  uint64_t bytes, struct onehop_error *error);
 	/* *done is 1 if all copies behind the mark have ended. Does not wait, unless it fails: then it
 	 * waits for them. */
 	onehop_status (*poll)(struct oh_device *device, struct oh_mark *mark, int *done,

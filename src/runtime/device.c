@@ -3,15 +3,19 @@
  * A device is opened when it is first named and kept until the runtime goes. Before each use that
  * would rely on its context, alive() is asked: a dead one is set aside and another is opened.
  */
+#include "runtime/buffer.h"
 #include "runtime/internal.h"
 
 #include "base/arith.h"
 #include "base/give.h"
+#include "base/sys.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Not worth a look at the machine. */
 #define ALWAYS_FITS (UINT64_C(16) << 20)
@@ -276,6 +280,55 @@ onehop_buffer_wrap(struct onehop_runtime *runtime, const char *device, uint64_t 
 	return ONEHOP_OK;
 }
 
+static void
+count_pinned(struct onehop_buffer *buffer, struct oh_rt_device *device)
+{
+	struct onehop_runtime *runtime = buffer->runtime;
+	pthread_mutex_lock(&runtime->lock);
+	runtime->buffer_pinned_bytes += device ? buffer->bytes : -buffer->bytes;
+	pthread_mutex_unlock(&runtime->lock);
+	buffer->pinned_on = device;
+}
+
+onehop_status
+oh_buffer_pin(struct onehop_buffer *buffer, const char *name, struct onehop_error *error)
+{
+	struct onehop_runtime *runtime = buffer->runtime;
+	void *memory = (void *)(uintptr_t)buffer->address;
+	struct oh_rt_device *device;
+	onehop_status status = oh_device_get(runtime, name, &device, error);
+	if (status || !buffer->bytes || (device->facts.caps & OH_MEMORY_ADDRESSABLE))
+		return status;
+	assert(buffer->owned && !buffer->pinned_on &&
+	       (buffer->device->facts.caps & OH_MEMORY_ADDRESSABLE));
+	pthread_mutex_lock(&runtime->ring_lock);
+	oh_touch(runtime, memory, buffer->bytes);
+	status = device->ops->pin(device->handle, memory, buffer->bytes, error);
+	pthread_mutex_unlock(&runtime->ring_lock);
+	if (status)
+		return status;
+	/* After a fork whoever writes first would get a new page, and the device keep the old one. */
+	oh_sys.madvise(memory, buffer->bytes, MADV_DONTFORK);
+	count_pinned(buffer, device);
+	return ONEHOP_OK;
+}
+
+int
+oh_buffer_is_pinned(const struct onehop_buffer *buffer)
+{
+	return buffer->pinned_on != NULL;
+}
+
+static void
+unpin(struct onehop_buffer *buffer)
+{
+	struct oh_rt_device *device = buffer->pinned_on;
+	if (!device)
+		return;
+	device->ops->unpin(device->handle, (void *)(uintptr_t)buffer->address, buffer->bytes);
+	count_pinned(buffer, NULL);
+}
+
 void
 oh_buffer_hold(struct onehop_buffer *buffer)
 {
@@ -287,6 +340,7 @@ oh_buffer_drop(struct onehop_buffer *buffer)
 {
 	if (atomic_fetch_sub(&buffer->references, 1) != 1)
 		return;
+	unpin(buffer);
 	if (buffer->owned) {
 		buffer->device->ops->free(buffer->device->handle, buffer->address, buffer->bytes);
 		discharge(buffer);

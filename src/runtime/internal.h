@@ -79,6 +79,7 @@ struct onehop_buffer {
 	uint64_t address;
 	uint64_t bytes;
 	int owned;
+	struct oh_rt_device *pinned_on; /* NULL: it is not pinned */
 	atomic_ulong references; /* the owner's, and one an export */
 };
 
@@ -186,6 +187,7 @@ struct onehop_runtime {
 	uint64_t pinned_bytes;
 	uint64_t pinned_peak_bytes;
 	uint64_t file_pinned_bytes; /* by onehop_file_pin */
+	uint64_t buffer_pinned_bytes; /* by oh_buffer_pin */
 	/* Large transfers that run (changed with both locks held), and the name that tells other
 	 * processes so (under ring_lock). */
 	uint32_t crowd_users;
@@ -237,6 +239,8 @@ onehop_status oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device
 			     struct onehop_error *error);
 void oh_region_free(struct onehop_runtime *runtime, struct oh_rt_device *device,
 		    struct oh_region *region);
+/* Makes the pages of anonymous memory, by all idle workers. With ring_lock held. */
+void oh_touch(struct onehop_runtime *runtime, void *memory, uint64_t bytes);
 
 /* Before and after a run. Large transfers through a ring are counted among the processes of this
  * machine, whose rings share one cache. */

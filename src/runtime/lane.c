@@ -42,8 +42,8 @@ map_aligned(uint64_t bytes)
 	return at + lead;
 }
 
-static void
-touch(struct onehop_runtime *runtime, void *memory, uint64_t bytes)
+void
+oh_touch(struct onehop_runtime *runtime, void *memory, uint64_t bytes)
 {
 	struct oh_touch work = {.memory = memory, .bytes = bytes};
 	pthread_mutex_lock(&runtime->lock);
@@ -71,7 +71,7 @@ oh_region_make(struct onehop_runtime *runtime, struct oh_rt_device *device, uint
 		oh_remedy(error, "lower ring_bytes or block_bytes");
 		goto free_region;
 	}
-	touch(runtime, region->memory, bytes);
+	oh_touch(runtime, region->memory, bytes);
 	if (!(device->facts.caps & OH_MEMORY_ADDRESSABLE)) {
 		status = device->ops->pin(device->handle, region->memory, bytes, error);
 		if (status)

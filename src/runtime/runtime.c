@@ -241,6 +241,7 @@ onehop_runtime_query(struct onehop_runtime *runtime, struct onehop_runtime_info 
 	full.pinned_bytes = runtime->pinned_bytes;
 	full.pinned_peak_bytes = runtime->pinned_peak_bytes;
 	full.file_pinned_bytes = runtime->file_pinned_bytes;
+	full.buffer_pinned_bytes = runtime->buffer_pinned_bytes;
 	pthread_mutex_unlock(&runtime->lock);
 	return oh_give(info, &full, sizeof full);
 }

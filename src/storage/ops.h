@@ -13,9 +13,7 @@ struct oh_storage_facts {
 	uint64_t bytes;         /* of the file */
 	uint64_t preferred_bytes; /* reads of this size or more run well */
 	uint32_t alignment;     /* of offset, memory and length of a read; 1 if any will do */
-	/* Rows of a strided read that are shorter than row_bytes, and begin no more than row_stride
-	 * apart, are read with their gaps. */
-	uint32_t row_bytes;
+	/* Rows of a strided read that begin no more than this apart are read with their gaps. */
 	uint32_t row_stride;
 };
 

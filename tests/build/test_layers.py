@@ -15,7 +15,7 @@ SHAPE = ["include/onehop/status.h", "include/onehop/plan.h", "include/onehop/mod
          "src/base/error.h", "src/format/json.h", "src/engine/plan.h", "src/engine/facts.h",
          "src/storage/ops.h", "src/storage/local/local.h", "src/memory/ops.h",
          "src/memory/host/host.h", "src/memory/cuda/driver.h", "src/machine/machine.h",
-         "src/runtime/file.h", "src/runtime/lane.h", "src/model/model.h",
+         "src/runtime/file.h", "src/runtime/buffer.h", "src/runtime/lane.h", "src/model/model.h",
          "src/dataset/dataset.h", "cli/cli.h"]
 
 # A file and an include in it that must be found.
@@ -76,6 +76,7 @@ RIGHT = [
     ("src/model/x.c", "<onehop/model.h>"),
     ("src/dataset/x.c", '"format/json.h"'),
     ("src/dataset/x.c", '"runtime/file.h"'),
+    ("src/dataset/x.c", '"runtime/buffer.h"'),
     ("cli/x.c", '"cli.h"'),
     ("cli/x.c", "<zlib.h>"),
     ("cli/x.c", "<onehop/model.h>"),

@@ -26,6 +26,7 @@ struct recipe {
 	uint64_t episodes;  /* of each shard; 0: no times */
 	int no_checksums;
 	int trailer; /* the index is in the shard alone */
+	uint64_t align; /* payloads begin on multiples of this, behind zeros; 0: of 512 */
 };
 
 static const char *const field_names[MOST_FIELDS] = {"jpg", "cls", "state.npy", "json"};
@@ -132,6 +133,8 @@ add_sample(struct tar *tar, struct oh_shard_builder *builder, const struct recip
 		struct oh_shard_part part = {.bytes = bytes};
 		if (bytes == UINT64_MAX)
 			continue;
+		while (recipe->align && (tar->count + 512) % recipe->align)
+			tar_add(tar, 512);
 		snprintf(name, sizeof name, "%s.%s", key, field_names[field]);
 		part.offset = tar_member(tar, name, sample, field, bytes);
 		part.crc32c = oh_crc32c(0, tar->bytes + part.offset, bytes);

@@ -335,6 +335,30 @@ TEST(payloads_of_no_bytes_are_fed_too)
 	end(&w);
 }
 
+TEST(host_buffers_are_pinned_for_a_gpu_and_counted)
+{
+	static const struct onehop_feed_field fields[] = {{0, 1}, {1, 0}, {2, 1}};
+	struct world w;
+	struct onehop_feed_info info = {.size = sizeof info};
+	struct onehop_runtime_info machine = {.size = sizeof machine};
+	begin(&w, "pinned", &plain);
+	w.options.fields = fields;
+	w.options.field_count = 3;
+	w.options.verify = 1;
+	CHECK_OK(start(&w));
+	CHECK_OK(onehop_feed_query(w.feed, &info));
+	CHECK(info.host_bytes > 0);
+	CHECK_EQ(info.host_pinned_bytes, strcmp(device, "host") ? info.host_bytes : 0);
+	CHECK_STR(info.unpinned, "");
+	CHECK_OK(onehop_runtime_query(w.runtime, &machine));
+	CHECK_EQ(machine.buffer_pinned_bytes, info.host_pinned_bytes);
+	drain(&w);
+	end_feed(&w);
+	CHECK_OK(onehop_runtime_query(w.runtime, &machine));
+	CHECK_EQ(machine.buffer_pinned_bytes, 0);
+	end(&w);
+}
+
 TEST(a_small_dataset_takes_small_buffers)
 {
 	struct world w;
@@ -494,6 +518,85 @@ TEST(damaged_samples_are_skipped_and_counted_by_option)
 	CHECK_OK(onehop_feed_query(w.feed, &info));
 	CHECK_EQ(info.damaged, 2);
 	CHECK_EQ(info.rows, 480);
+	end(&w);
+}
+
+/* Payloads that are verified in several pieces by several threads, beside small ones. */
+static const struct recipe large = {.shards = 2, .samples = 10, .fields = 3,
+				    .bytes = {1500000, 300, 90000}, .vary = 900000};
+
+TEST(payloads_that_are_torn_between_threads_are_verified_whole)
+{
+	struct world w;
+	struct onehop_group group = {.size = sizeof group};
+	struct onehop_feed_field fields[3] = {{0, 0}, {1, 1}, {2, 1}};
+	begin(&w, "torn", &large);
+	w.dataset->cores = 5;
+	w.order_options.batch = 4;
+	w.options.verify = 1;
+	w.options.fields = fields;
+	w.options.field_count = 3;
+	for (uint32_t on_host = 0; on_host < 2; on_host++) {
+		fields[0].on_host = on_host;
+		CHECK_OK(start(&w));
+		drain(&w);
+		end_feed(&w);
+	}
+	damage(&w, 15, 0);
+	damage(&w, 13, 0);
+	damage(&w, 14, 1);
+	reopen(&w);
+	w.dataset->cores = 5;
+	w.order_options.shuffle = ONEHOP_SHUFFLE_NONE;
+	for (uint32_t round = 0; round < 4; round++) {
+		fields[0].on_host = round & 1;
+		onehop_status status;
+		CHECK_OK(start(&w));
+		while (!(status = onehop_feed_next(w.feed, ONEHOP_FOREVER, &group, &error)))
+			CHECK_OK(onehop_feed_release(w.feed, group.slot, 0, 0, &error));
+		CHECK_EQ(status, ONEHOP_MISMATCH);
+		CHECK_HOLDS(error.message, "sample \"s000013\", field \"jpg\"");
+		end_feed(&w);
+	}
+	struct onehop_feed_info info = {.size = sizeof info};
+	w.options.damage = ONEHOP_DAMAGE_SKIP;
+	CHECK_OK(start(&w));
+	while (!onehop_feed_next(w.feed, ONEHOP_FOREVER, &group, &error))
+		CHECK_OK(onehop_feed_release(w.feed, group.slot, 0, 0, &error));
+	CHECK_OK(onehop_feed_query(w.feed, &info));
+	CHECK_EQ(info.damaged, 3);
+	end(&w);
+}
+
+/* Samples of a list that has them several times lie in a group once. */
+TEST(samples_that_are_there_several_times_are_verified_each_time)
+{
+	static uint64_t list[200];
+	struct world w;
+	struct onehop_group group = {.size = sizeof group};
+	struct onehop_feed_info info = {.size = sizeof info};
+	begin(&w, "repeats", &plain);
+	for (uint64_t i = 0; i < 200; i++)
+		list[i] = 90 + i % 31;
+	damage(&w, 100, 0);
+	reopen(&w);
+	w.order_options.samples = list;
+	w.order_options.sample_count = 200;
+	w.options.verify = 1;
+	w.options.damage = ONEHOP_DAMAGE_SKIP;
+	CHECK_OK(start(&w));
+	uint64_t rows = 0, skipped = 0;
+	while (!onehop_feed_next(w.feed, ONEHOP_FOREVER, &group, &error)) {
+		for (uint64_t row = 0; row < group.rows; row++)
+			skipped += group.samples[row] == UINT64_MAX;
+		rows += group.rows;
+		CHECK_OK(onehop_feed_release(w.feed, group.slot, 0, 0, &error));
+	}
+	CHECK_EQ(error.status, ONEHOP_END);
+	CHECK_EQ(rows, 200);
+	CHECK_EQ(skipped, 7);
+	CHECK_OK(onehop_feed_query(w.feed, &info));
+	CHECK_EQ(info.damaged, 7);
 	end(&w);
 }
 

@@ -7,6 +7,8 @@
 
 #include "shards.h"
 
+#include <dlfcn.h>
+
 static const char *device;
 static struct onehop_error error;
 static const char *folder;
@@ -30,8 +32,8 @@ check_rows(const struct onehop_group *group, struct outcome *o)
 		o->wrong |= group->bytes[cell] != count;
 		if (o->wrong)
 			return;
-		o->status = onehop_buffer_read(group->device_buffer, group->offsets[cell], bytes,
-					       count, &error);
+		struct onehop_buffer *buffer = field ? group->host_buffer : group->device_buffer;
+		o->status = onehop_buffer_read(buffer, group->offsets[cell], bytes, count, &error);
 		for (uint64_t i = 0; i < count && !o->status; i++)
 			o->wrong |= bytes[i] != payload(sample, field, i);
 	}
@@ -41,11 +43,14 @@ check_rows(const struct onehop_group *group, struct outcome *o)
 static void
 feed_some(struct onehop_dataset *dataset, struct onehop_order *order, struct outcome *o)
 {
+	static const struct onehop_feed_field fields[] = {{0, 0}, {1, 1}};
 	struct onehop_feed_options options;
 	struct onehop_group group = {.size = sizeof group};
 	struct onehop_feed *feed;
 	onehop_feed_options_init(&options);
 	options.device = device;
+	options.fields = fields;
+	options.field_count = 2;
 	options.ring_bytes = 320 << 10;
 	options.verify = 1;
 	o->status = onehop_feed_create(dataset, order, &options, &feed, &error);
@@ -145,6 +150,41 @@ TEST(each_system_call_may_fail)
 	for (size_t i = 0; i < sizeof calls / sizeof *calls && !test_failed; i++) {
 		call = calls[i];
 		strike_each(arm_call, disarm_call, fault_names[call], 1);
+	}
+}
+
+/* The look-alike driver's, where the device is its. */
+static int (*fail_driver)(const char *rule);
+static const char *function;
+
+static void
+arm_driver(long number)
+{
+	char rule[64];
+	snprintf(rule, sizeof rule, "%s:%ld", function, number + 1);
+	fail_driver(rule);
+}
+
+static long
+disarm_driver(void)
+{
+	return fail_driver(NULL);
+}
+
+/* Pinned memory is done without, all else is told. */
+TEST(each_driver_call_may_fail)
+{
+	static const char *const functions[] = {"cuMemHostRegister_v2", "cuMemcpyDtoHAsync_v2",
+						"cuStreamCreate", "cuEventCreate", "cuEventRecord",
+						"cuEventQuery"};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	if (strcmp(device, "host") == 0 || !library)
+		SKIP("the device is the host");
+	*(void **)&fail_driver = dlsym(library, "fake_cuda_fail");
+	need(fail_driver != NULL, "the look-alike driver");
+	for (size_t i = 0; i < sizeof functions / sizeof *functions && !test_failed; i++) {
+		function = functions[i];
+		strike_each(arm_driver, disarm_driver, function, 2);
 	}
 }
 

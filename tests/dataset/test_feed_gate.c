@@ -22,10 +22,9 @@ struct world {
 };
 
 static void
-begin(struct world *w, const char *name)
+begin_with(struct world *w, const char *name, const struct onehop_feed_options *options)
 {
 	struct onehop_order_options order;
-	struct onehop_feed_options options;
 	const char *folder = make_shards(name, &recipe);
 	CHECK_EQ(cu->primary_retain(&w->context, 0), OH_CU_SUCCESS);
 	CHECK_EQ(cu->ctx_push(w->context), OH_CU_SUCCESS);
@@ -36,11 +35,25 @@ begin(struct world *w, const char *name)
 	onehop_order_options_init(&order);
 	order.batch = 10;
 	CHECK_OK(onehop_order_create(w->dataset, &order, &w->order, &error));
+	CHECK_OK(onehop_feed_create(w->dataset, w->order, options, &w->feed, &error));
+}
+
+static struct onehop_feed_options
+small_feed(void)
+{
+	struct onehop_feed_options options;
 	onehop_feed_options_init(&options);
 	options.device = "cuda:0";
 	options.groups = 2;
 	options.ring_bytes = 256 << 10;
-	CHECK_OK(onehop_feed_create(w->dataset, w->order, &options, &w->feed, &error));
+	return options;
+}
+
+static void
+begin(struct world *w, const char *name)
+{
+	struct onehop_feed_options options = small_feed();
+	begin_with(w, name, &options);
 }
 
 static void
@@ -147,6 +160,74 @@ TEST(a_feed_that_waits_for_a_stream_can_be_destroyed)
 	gate_open(&gate);
 	onehop_feed_destroy(w.feed);
 	w.feed = NULL;
+	end(&w);
+}
+
+/* All of it, given back at once. */
+static uint64_t
+drain(struct world *w)
+{
+	struct onehop_group group = {.size = sizeof group};
+	uint64_t groups = 0;
+	for (; !onehop_feed_next(w->feed, SOON, &group, &error); groups++)
+		if (onehop_feed_release(w->feed, group.slot, 0, 0, &error))
+			break;
+	return error.status == ONEHOP_END ? groups : 0;
+}
+
+/* A group is less than what is read back at once. */
+TEST(verifying_reads_each_group_back_by_one_copy)
+{
+	struct world w = {0};
+	struct onehop_feed_options options = small_feed();
+	options.verify = 1;
+	begin_with(&w, "verified", &options);
+	uint64_t before = (uint64_t)fake.calls("cuMemcpyDtoHAsync_v2");
+	/* Some groups may have been verified by now. */
+	uint64_t groups = drain(&w);
+	CHECK(groups > 4);
+	CHECK((uint64_t)fake.calls("cuMemcpyDtoHAsync_v2") - before <= groups);
+	CHECK((uint64_t)fake.calls("cuMemcpyDtoHAsync_v2") >= groups);
+	end(&w);
+}
+
+TEST(host_buffers_that_cannot_be_pinned_are_used_all_the_same_and_the_reason_is_kept)
+{
+	static const struct onehop_feed_field on_host = {0, 1};
+	struct world w = {0};
+	struct onehop_feed_info info = {.size = sizeof info};
+	struct onehop_feed_options options = small_feed();
+	options.fields = &on_host;
+	options.field_count = 1;
+	options.verify = 1;
+	fake.fail("cuMemHostRegister_v2:1:2");
+	begin_with(&w, "unpinned", &options);
+	CHECK_EQ(fake.fail(NULL), 1);
+	CHECK(drain(&w) > 4);
+	CHECK_OK(onehop_feed_query(w.feed, &info));
+	CHECK(info.host_bytes > 0);
+	CHECK_EQ(info.host_pinned_bytes, 0);
+	CHECK_HOLDS(info.unpinned, "cannot be pinned");
+	end(&w);
+}
+
+/* Too little is left of the limit for places to read back into: then it is done without. */
+TEST(a_limit_on_pinned_memory_slows_verifying_down_and_is_told)
+{
+	struct world w = {0};
+	struct onehop_feed_info info = {.size = sizeof info};
+	struct onehop_feed_options options = small_feed();
+	options.verify = 1;
+	setenv("ONEHOP_PINNED_LIMIT_BYTES", "262144", 1);
+	setenv("ONEHOP_BLOCK_BYTES", "65536", 1);
+	setenv("ONEHOP_SLICE_BYTES", "65536", 1);
+	begin_with(&w, "limited", &options);
+	unsetenv("ONEHOP_PINNED_LIMIT_BYTES");
+	unsetenv("ONEHOP_BLOCK_BYTES");
+	unsetenv("ONEHOP_SLICE_BYTES");
+	CHECK(drain(&w) > 4);
+	CHECK_OK(onehop_feed_query(w.feed, &info));
+	CHECK_HOLDS(info.unpinned, "pinned_limit_bytes");
 	end(&w);
 }
 

@@ -71,7 +71,7 @@ TEST(ranges_within_the_gap_are_one_run_and_keep_their_place_in_a_page)
 	CHECK_EQ(oh_runs_add(&runs, 0, 5301, 9, &place[3]), 0);  /* of 101 */
 	CHECK_EQ(oh_runs_add(&runs, 1, 5301, 9, &place[4]), 0);  /* another shard */
 	CHECK_EQ(runs.count, 3);
-	CHECK_EQ(runs.at[0].bytes, 200);
+	CHECK_EQ(runs.at[0].row_bytes, 200);
 	CHECK_EQ(place[1] - place[0], 150);
 	CHECK_EQ(place[2] - place[0], 160);
 	for (int i = 0; i < 3; i++)
@@ -80,6 +80,164 @@ TEST(ranges_within_the_gap_are_one_run_and_keep_their_place_in_a_page)
 	CHECK(runs.at[1].place < runs.at[0].place + 200 + 4096);
 	CHECK_EQ(runs.end, runs.at[2].place + 9);
 	free(runs.at);
+}
+
+/* Ranges of a recipe: count of bytes each, stride apart from an offset on. */
+static void
+add_ranges(struct oh_runs *runs, uint64_t offset, uint64_t count, uint64_t bytes, uint64_t stride,
+	   uint64_t *places)
+{
+	for (uint64_t i = 0; i < count; i++)
+		CHECK_EQ(oh_runs_add(runs, 0, offset + i * stride, bytes, &places[i]), 0);
+}
+
+TEST(equal_ranges_at_a_stride_are_rows_that_land_side_by_side)
+{
+	struct oh_runs runs = {.gap = 32 << 10, .rows = 1};
+	uint64_t places[300], again;
+	add_ranges(&runs, 4096, 100, 4096, 8192, places);
+	/* The first ones are read with their gaps: a stride has to be seen. */
+	CHECK_EQ(runs.count, 2);
+	CHECK_EQ(runs.at[0].rows, 1);
+	CHECK_EQ(runs.at[1].rows, 100 - OH_ROWS_ALIKE - 1);
+	CHECK_EQ(runs.at[1].row_bytes, 4096);
+	CHECK_EQ(runs.at[1].row_stride, 8192);
+	CHECK_EQ(oh_run_span(&runs.at[1]), (runs.at[1].rows - 1) * 8192 + 4096);
+	for (uint64_t i = OH_ROWS_ALIKE + 2; i < 100; i++)
+		CHECK_EQ(places[i] - places[i - 1], 4096);
+	/* The last one once more. */
+	CHECK_EQ(oh_runs_add(&runs, 0, 4096 + 99 * 8192, 4096, &again), 0);
+	CHECK_EQ(again, places[99]);
+	/* After a hole it is known at once. */
+	add_ranges(&runs, 4 << 20, 100, 4096, 8192, places);
+	CHECK_EQ(runs.count, 3);
+	CHECK_EQ(runs.at[2].rows, 100);
+	CHECK_EQ(runs.end, runs.at[2].place + 100 * 4096);
+	free(runs.at);
+}
+
+TEST(what_rows_would_not_make_smaller_or_would_misplace_is_read_with_its_gaps)
+{
+	static const struct {
+		uint64_t bytes, stride;
+	} each[] = {{4096, 4608}, {4096, 4096}, {1000, 1536}, {51200, 53248}, {0, 512}};
+	for (size_t k = 0; k < sizeof each / sizeof each[0]; k++) {
+		struct oh_runs runs = {.gap = 8 << 20, .rows = 1};
+		uint64_t places[50];
+		add_ranges(&runs, 512, 50, each[k].bytes, each[k].stride, places);
+		CHECK_EQ(runs.count, 1);
+		CHECK_EQ(runs.at[0].rows, 1);
+		CHECK_EQ(runs.at[0].row_bytes, 49 * each[k].stride + each[k].bytes);
+		free(runs.at);
+	}
+	/* Nor are there rows from one end of a shard to the other. */
+	struct oh_runs far = {.rows = 1};
+	uint64_t places[50];
+	add_ranges(&far, 512, 50, 64, 4 << 20, places);
+	CHECK_EQ(far.count, 50);
+	free(far.at);
+}
+
+TEST(fields_that_lie_side_by_side_are_one_run_whatever_their_strides)
+{
+	struct oh_runs runs = {.gap = 32 << 10, .rows = 1};
+	uint64_t place;
+	for (uint64_t i = 0; i < 100; i++) {
+		CHECK_EQ(oh_runs_add(&runs, 0, i * 27648 + 4096, 4096, &place), 0);
+		CHECK_EQ(oh_runs_add(&runs, 0, i * 27648 + 12288, 64, &place), 0);
+		/* So few alike say nothing. */
+		for (uint64_t k = 16; k < 16 + OH_ROWS_ALIKE; k++)
+			CHECK_EQ(oh_runs_add(&runs, 0, i * 27648 + k * 1024, 512, &place), 0);
+	}
+	CHECK_EQ(runs.count, 1);
+	free(runs.at);
+}
+
+TEST(much_is_not_read_over_for_little_where_a_link_is_crossed)
+{
+	static const struct {
+		uint64_t bytes, gap, limit;
+		int rows;
+		uint64_t runs;
+	} each[] = {{64, 8192, 32768, 1, 1},     {64, 8193, 32768, 1, 2},  {64, 8193, 32768, 0, 1},
+		    {8192, 16384, 32768, 1, 1},  {8192, 16385, 32768, 1, 2},
+		    {51200, 32768, 32768, 1, 1}, {51200, 32769, 32768, 1, 2}, {64, 513, 512, 1, 2}};
+	for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+		struct oh_runs runs = {.gap = each[i].limit, .rows = each[i].rows};
+		uint64_t place;
+		CHECK_EQ(oh_runs_add(&runs, 0, 512, each[i].bytes, &place), 0);
+		CHECK_EQ(oh_runs_add(&runs, 0, 512 + each[i].bytes + each[i].gap, each[i].bytes,
+				     &place),
+			 0);
+		CHECK_EQ(runs.count, each[i].runs);
+		free(runs.at);
+	}
+}
+
+/* Where the bytes of the range would come from. 0: from elsewhere. */
+static int
+holds_range(const struct oh_runs *runs, uint64_t shard, uint64_t offset, uint64_t bytes,
+	    uint64_t place)
+{
+	for (uint64_t i = 0; i < runs->count; i++) {
+		const struct oh_run *run = &runs->at[i];
+		uint64_t at = place - run->place, row = run->row_bytes ? at / run->row_bytes : 0;
+		if (place < run->place || at + bytes > oh_run_bytes(run))
+			continue;
+		if (run->rows == 1)
+			row = 0;
+		return run->shard == shard &&
+		       offset == run->offset + row * run->row_stride + (at - row * run->row_bytes) &&
+		       at - row * run->row_bytes + bytes <= run->row_bytes;
+	}
+	return 0;
+}
+
+TEST(random_ranges_are_in_a_run_at_their_place_and_no_two_runs_overlap)
+{
+	uint64_t seed = random_seed(5), with_rows = 0;
+	struct random r = random_init(seed);
+	for (int round = 0; round < 3000 && !test_failed; round++) {
+		struct oh_runs runs = {.gap = random_below(&r, 3) * 5000, .rows = 1,
+				       .end = random_below(&r, 9000)};
+		uint64_t first = runs.end, offset = 0, end = runs.end;
+		struct { uint64_t shard, offset, bytes, place; } ranges_of[200];
+		uint64_t count = 1 + random_below(&r, 200), unit = UINT64_C(64) << random_below(&r, 7);
+		uint64_t bytes = unit, stride = unit * 2, shard = 0;
+		for (uint64_t i = 0; i < count; i++) {
+			uint64_t dice = random_below(&r, 40);
+			if (dice == 0)
+				bytes = random_below(&r, 3) * unit;
+			else if (dice == 1)
+				stride = random_below(&r, 5) * unit + random_below(&r, 2) * 7;
+			else if (dice == 2)
+				offset += random_below(&r, 100000);
+			else if (dice == 3 && shard < 3)
+				shard++, offset = 0;
+			ranges_of[i].shard = shard;
+			ranges_of[i].offset = offset;
+			ranges_of[i].bytes = bytes;
+			CHECK_EQ(oh_runs_add(&runs, shard, offset, bytes, &ranges_of[i].place), 0);
+			offset += stride;
+		}
+		for (uint64_t i = 0; i < runs.count; i++) {
+			CHECK(runs.at[i].place >= end);
+			CHECK_EQ(runs.at[i].place % 64, runs.at[i].offset % 64);
+			end = runs.at[i].place + oh_run_bytes(&runs.at[i]);
+			with_rows += runs.at[i].rows > 1;
+		}
+		CHECK_EQ(end, runs.count ? runs.end : first);
+		for (uint64_t i = 0; i < count; i++) {
+			CHECK_EQ(ranges_of[i].place % 64, ranges_of[i].offset % 64);
+			if (ranges_of[i].bytes)
+				CHECK(holds_range(&runs, ranges_of[i].shard, ranges_of[i].offset,
+						  ranges_of[i].bytes, ranges_of[i].place));
+		}
+		free(runs.at);
+	}
+	if (test_failed)
+		printf("# TEST_SEED=%llu\n", (unsigned long long)seed);
+	CHECK(with_rows > 300);
 }
 
 /* ---- fetches */

@@ -436,16 +436,16 @@ TEST(an_index_of_another_shard_is_refused)
 	FILE *f = fopen(shard_path, "a");
 	fputs("more", f);
 	fclose(f);
-	refused(ONEHOP_MISMATCH, "its size in bytes");
+	refused(ONEHOP_MISMATCH, "the size of the shard");
 	make_one("mismatch", &one);
 	((struct oh_shard_header *)index_bytes)->tar_end -= 512;
 	/* The last part now lies past the end, but the blocks there are looked at first. */
 	write_index();
-	refused(ONEHOP_MISMATCH, "does not end at offset");
+	refused(ONEHOP_MISMATCH, "does not end at byte");
 	make_one("mismatch", &one);
 	((struct oh_shard_header *)index_bytes)->flags |= OH_SHARD_TRAILER;
 	write_index();
-	refused(ONEHOP_MISMATCH, "the number of its trailers");
+	refused(ONEHOP_MISMATCH, "its trailer is missing");
 }
 
 TEST(damage_is_refused_by_its_sums)
@@ -465,6 +465,55 @@ TEST(damage_is_refused_by_its_sums)
 	refused(ONEHOP_MALFORMED, "trailer");
 }
 
+/* Read in pieces, by several threads where there are cores. */
+TEST(damage_anywhere_in_a_large_index_is_refused_by_its_sums)
+{
+	static const uint64_t samples = 400000;
+	uint64_t seed = random_seed(1);
+	struct random r = random_init(seed);
+	struct oh_shard_builder *builder;
+	need(oh_shard_builder_create(&builder) == ONEHOP_OK, "builder");
+	for (uint64_t i = 0; i < samples; i++) {
+		struct oh_shard_part part = {.offset = i * 1024 + 512, .bytes = i % 512};
+		char key[16];
+		snprintf(key, sizeof key, "%07llu", (unsigned long long)i);
+		oh_shard_builder_sample(builder, key, 7, NULL);
+		oh_shard_builder_field(builder, "bin", 3, &part.field);
+		oh_shard_builder_part(builder, &part, OH_SHARD_NO_TIME);
+	}
+	uint64_t bytes = oh_shard_builder_bytes(builder);
+	struct oh_shard_facts facts = {.shard_bytes = samples * 1024 + 1024,
+				       .tar_end = samples * 1024, .members = samples,
+				       .flags = OH_SHARD_CHECKSUMS, .alignment_bytes = 512};
+	free(index_bytes);
+	index_bytes = calloc(1, bytes);
+	need(index_bytes != NULL && bytes > UINT64_C(20) << 20, "calloc");
+	oh_shard_builder_finish(builder, &facts, index_bytes);
+	oh_shard_builder_destroy(builder);
+	const char *path = scratch("large.tar");
+	write_file(path, "", 0);
+	need(truncate(path, (off_t)facts.shard_bytes) == 0, path);
+	char side[1200];
+	snprintf(side, sizeof side, "%s.onehop", path);
+	write_file(side, index_bytes, bytes);
+	CHECK_EQ(open_path(path), ONEHOP_OK);
+	close_it();
+	for (int round = 0; round < 12 && !test_failed; round++) {
+		static const enum oh_shard_kind kinds[] = {OH_SECTION_SAMPLES, OH_SECTION_PARTS,
+							   OH_SECTION_KEYS};
+		const struct oh_shard_section *hit = section(kinds[round % 3]);
+		uint64_t at = hit->offset + random_below(&r, hit->bytes);
+		index_bytes[at] ^= 8;
+		write_file(side, index_bytes, bytes);
+		CHECK_EQ(open_path(path), ONEHOP_MALFORMED);
+		CHECK_HOLDS(error.message, "checksum of section");
+		close_it();
+		index_bytes[at] ^= 8;
+	}
+	if (test_failed)
+		printf("# TEST_SEED=%llu\n", (unsigned long long)seed);
+}
+
 TEST(a_newer_index_beside_an_older_shard_of_one_size_is_refused)
 {
 	struct recipe recipe = one;
@@ -480,7 +529,7 @@ TEST(a_newer_index_beside_an_older_shard_of_one_size_is_refused)
 	/* As a writer leaves it that was killed between its two renames: same size, other payloads. */
 	((struct oh_shard_part *)(index_bytes + section(OH_SECTION_PARTS)->offset))->crc32c ^= 1;
 	write_index();
-	refused(ONEHOP_MISMATCH, "the checksum of the index in its trailer");
+	refused(ONEHOP_MISMATCH, "its trailer is of another index");
 }
 
 TEST(what_is_not_there_is_said)

@@ -227,7 +227,7 @@ TEST(an_index_that_lies_is_found_out)
 		{"the entry of sample 3 in the index is wrong", SAMPLE(4, first_part), 12, 8},
 		{"in its place the index has one of sample", SAMPLE(1, key), 1, 8},
 		{"another type or shape than its .npy header", TYPE(0, dtype), 1, 2},
-		{"its trailer has another index than", TIME(3, timestamp_ns), 5, 8},
+		{"its trailer is of another index", TIME(3, timestamp_ns), 5, 8},
 	};
 	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
 		CHECK_EQ(write_shard(2, 0, 4096), ONEHOP_OK);

@@ -165,6 +165,41 @@ TEST(a_changed_bit_anywhere_that_counts_is_noticed)
 	free(copy);
 }
 
+/* The CRCs of its whole pieces, as one has them who sums while reading. */
+static struct oh_shard_sums
+sums_of(const char *bytes, uint64_t size, uint64_t piece, uint32_t *crcs)
+{
+	for (uint64_t i = 0; i < size / piece; i++)
+		crcs[i] = oh_crc32c(0, bytes + i * piece, piece);
+	return (struct oh_shard_sums){piece, crcs};
+}
+
+TEST(sums_of_pieces_of_any_size_say_what_sums_of_sections_say)
+{
+	uint64_t size;
+	char *index = finished(small(), &size), *copy = malloc(size);
+	uint32_t *crcs = malloc(size * sizeof *crcs);
+	struct oh_shard_view view;
+	struct onehop_error error, summed;
+	for (uint64_t piece = 1; piece <= size + 1; piece++) {
+		struct oh_shard_sums sums = sums_of(index, size, piece, crcs);
+		CHECK_EQ(oh_shard_open_summed(index, size, &sums, "x", &view, &error), ONEHOP_OK);
+		for (uint64_t at = piece % 7; at < size; at += 7) {
+			memcpy(copy, index, size);
+			copy[at] ^= 16;
+			sums = sums_of(copy, size, piece, crcs);
+			memset(&error, 0, sizeof error);
+			memset(&summed, 0, sizeof summed);
+			CHECK_EQ(oh_shard_open_summed(copy, size, &sums, "x", &view, &summed),
+				 oh_shard_open(copy, size, "x", &view, &error));
+			CHECK_STR(summed.message, error.message);
+		}
+	}
+	free(index);
+	free(copy);
+	free(crcs);
+}
+
 TEST(an_index_cut_or_extended_anywhere_is_refused)
 {
 	uint64_t size;

@@ -66,6 +66,43 @@ TEST(pieces_one_after_the_other_are_the_whole)
 	}
 }
 
+/* Of one piece and of many, of no bytes and of all. */
+TEST(pieces_summed_apart_are_joined_to_the_whole)
+{
+	static unsigned char data[1 << 20];
+	uint64_t seed = random_seed(3);
+	struct random r = random_init(seed);
+	printf("# seed %" PRIu64 "\n", seed);
+	for (size_t i = 0; i < sizeof data; i++)
+		data[i] = (unsigned char)random_next(&r);
+	uint32_t whole = oh_crc32c(0, data, sizeof data);
+	for (int round = 0; round < 300; round++) {
+		uint32_t crc = 0;
+		size_t most = (size_t)1 << random_below(&r, 21), next;
+		for (size_t at = 0; at < sizeof data; at = next) {
+			next = at + random_below(&r, most + 1);
+			if (next > sizeof data || round == 0)
+				next = sizeof data;
+			crc = oh_crc32c_join(crc, oh_crc32c(0, data + at, next - at), next - at);
+		}
+		CHECK_EQ(crc, whole);
+	}
+}
+
+/* Lengths that no test has memory for: the join of zeros can be taken apart. */
+TEST(lengths_of_any_size_are_joined)
+{
+	uint64_t seed = random_seed(4);
+	struct random r = random_init(seed);
+	printf("# seed %" PRIu64 "\n", seed);
+	for (int round = 0; round < 200; round++) {
+		uint32_t crc = (uint32_t)random_next(&r);
+		uint64_t a = random_next(&r) >> 1, b = random_next(&r) >> 1;
+		CHECK_EQ(oh_crc32c_join(oh_crc32c_join(crc, 0, a), 0, b),
+			 oh_crc32c_join(crc, 0, a + b));
+	}
+}
+
 int
 main(int argc, char **argv)
 {

@@ -530,6 +530,68 @@ TEST(slices_of_rows_are_whole_rows_or_parts_of_one)
 	play_free(&p);
 }
 
+/* Records that lie far apart, and side by side in the buffer. */
+static void
+scatter(struct oh_extent *extents, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++)
+		extents[i] = (struct oh_extent){.offset = i * 8192, .row_bytes = 64, .rows = 1,
+						.row_stride = 64, .buffer_offset = i * 64};
+}
+
+TEST(small_segments_are_taken_several_at_once_and_copied_as_one)
+{
+	static struct oh_extent e[128];
+	struct oh_flow_slice s;
+	struct oh_flow_copy copies[2];
+	struct play p;
+	uint64_t piece = UINT64_MAX, reads = 0;
+	enum oh_flow_act act = OH_FLOW_NOTHING;
+	scatter(e, 128);
+	play_init(&p, e, 128, 8192, 0, 1, 2048, NULL);
+	oh_flow_reset(&p.flow);
+	p.flow.reach = p.block_bytes;
+	oh_flow_open(&p.flow, 0, 0);
+	for (uint64_t takes = 0; takes < 64; takes++) {
+		CHECK_EQ(oh_flow_take(&p.flow, &s), 1);
+		CHECK_EQ(s.end - s.begin, 128);
+		do {
+			CHECK_EQ(s.offset, reads * 8192);
+			CHECK_EQ(s.at, reads * 64);
+			CHECK_EQ(s.bytes, 64);
+			act = oh_flow_read_ended(&p.flow, &s, 64, 1);
+			reads++;
+		} while (act == OH_FLOW_AGAIN);
+		CHECK_EQ(reads, (takes + 1) * 2);
+	}
+	CHECK_EQ(act, OH_FLOW_COPY);
+	CHECK_EQ(oh_flow_copies(&p.flow, s.window, &piece, copies, 2), 1);
+	CHECK_EQ(copies[0].bytes, 8192);
+	oh_flow_copy_ended(&p.flow, s.window, 1);
+	CHECK_EQ(p.flow.landed, 8192);
+	play_free(&p);
+}
+
+TEST(few_segments_are_taken_one_by_one_so_that_many_can_read)
+{
+	static struct oh_extent e[40];
+	struct oh_flow_slice s;
+	struct play p;
+	scatter(e, 40);
+	play_init(&p, e, 40, 8192, 0, 1, 2048, NULL);
+	oh_flow_reset(&p.flow);
+	p.flow.reach = p.block_bytes;
+	oh_flow_open(&p.flow, 0, 0);
+	for (uint64_t i = 0; i < 40; i++) {
+		CHECK_EQ(oh_flow_take(&p.flow, &s), 1);
+		CHECK_EQ(s.end - s.begin, 64);
+		CHECK_EQ(oh_flow_read_ended(&p.flow, &s, 64, 1),
+			 i < 39 ? OH_FLOW_NOTHING : OH_FLOW_COPY);
+	}
+	oh_flow_copy_ended(&p.flow, s.window, 1);
+	play_free(&p);
+}
+
 TEST(the_first_window_is_small_so_that_the_first_copy_starts_early)
 {
 	struct oh_extent e = {.row_bytes = 1 << 20, .rows = 1, .row_stride = 1 << 20};

@@ -363,6 +363,27 @@ cuda_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 }
 
 static onehop_status
+cuda_copy_out(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
+	      uint64_t address, void *destination, uint64_t bytes, struct onehop_error *error)
+{
+	const struct oh_cuda *cu = device->cu;
+	onehop_status status = oh_cuda_enter(device, error);
+	if (status != ONEHOP_OK)
+		return status;
+	mark->stream = queue->stream;
+	atomic_store(&queue->used, 1);
+	oh_cu_result code = cu->copy_out(destination, address, bytes, queue->stream);
+	if (code == OH_CU_SUCCESS)
+		code = cu->event_record(mark->event, queue->stream);
+	oh_cuda_leave(device);
+	if (code == OH_CU_SUCCESS)
+		return ONEHOP_OK;
+	settle(device, queue->stream);
+	return oh_cuda_fail(cu, error, code, "%llu bytes of cuda:%u cannot be read",
+			    (unsigned long long)bytes, device->ordinal);
+}
+
+static onehop_status
 cuda_poll(struct oh_device *device, struct oh_mark *mark, int *done, struct onehop_error *error)
 {
 	const struct oh_cuda *cu = device->cu;
@@ -404,5 +425,6 @@ const struct oh_memory_ops oh_memory_cuda = {
 	.mark_create = cuda_mark_create,
 	.mark_destroy = cuda_mark_destroy,
 	.copy = cuda_copy,
+	.copy_out = cuda_copy_out,
 	.poll = cuda_poll,
 };

@@ -238,6 +238,15 @@ host_copy(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark
 }
 
 static onehop_status
+host_copy_out(struct oh_device *device, struct oh_queue *queue, struct oh_mark *mark,
+	      uint64_t address, void *destination, uint64_t bytes, struct onehop_error *error)
+{
+	(void)queue;
+	(void)mark;
+	return host_read(device, address, destination, bytes, error);
+}
+
+static onehop_status
 host_poll(struct oh_device *device, struct oh_mark *mark, int *done, struct onehop_error *error)
 {
 	(void)device;
@@ -270,5 +279,6 @@ const struct oh_memory_ops oh_memory_host = {
 	.mark_create = host_mark_create,
 	.mark_destroy = host_mark_destroy,
 	.copy = host_copy,
+	.copy_out = host_copy_out,
 	.poll = host_poll,
 };

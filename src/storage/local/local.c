@@ -3,10 +3,14 @@
  * Direct reads go through a second descriptor, opened with O_DIRECT when first asked for, in whole
  * pages.
  *
- * A slice is read by plain preads into its memory. Rows shorter than ROW_BYTES are read with the
- * gaps between them, a chunk at a time, through a buffer on the stack, and packed: a system call a
- * row would cost more than the bytes in between. The file's identity is taken at open and compared
- * by unchanged(). No map is made, so a file that shrinks gives a short read and never a SIGBUS.
+ * A slice is read by plain preads into its memory. Rows that begin no more than ROW_STRIDE apart
+ * are read with the gaps between them, a chunk at a time, through a buffer on the stack, and
+ * packed: a system call a row would cost more than the bytes in between. Others are read one by
+ * one, so that CPUs and memory have nothing to do with the gaps; where that would wait for a disk,
+ * which likes gaps better than many small reads, the kernel is first asked for all of the slice.
+ *
+ * The file's identity is taken at open and compared by unchanged(). No map is made, so a file that
+ * shrinks gives a short read and never a SIGBUS.
  */
 #include "storage/ops.h"
 
@@ -20,8 +24,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ROW_BYTES 4096u
+#define ROW_STRIDE 6144u
 #define CHUNK_BYTES 65536u
+/* Larger gaps are not read ahead with the rows. */
+#define AHEAD_BYTES 32768u
 
 /* O_DIRECT reads begin and end on these: no device asks for more. */
 #define PAGE 4096u
@@ -99,8 +105,7 @@ local_facts(const struct oh_storage_file *file, struct oh_storage_facts *facts)
 	facts->bytes = (uint64_t)file->identity.st_size;
 	facts->preferred_bytes = 512u << 10;
 	facts->alignment = 1;
-	facts->row_bytes = ROW_BYTES;
-	facts->row_stride = CHUNK_BYTES / 2;
+	facts->row_stride = ROW_STRIDE;
 }
 
 /* Opened through /proc, it is the same file whatever its path names by now; where there is no /proc,
@@ -231,18 +236,38 @@ read_chunk(const struct oh_slice *slice, uint64_t row, uint64_t rows,
 	return full;
 }
 
+/* One row. *ahead: the rest of the slice was asked for already. Returns 0 when it cannot go on. */
+static int
+read_row(const struct oh_slice *slice, uint64_t row, int *ahead, struct oh_slice_result *result)
+{
+	uint8_t *to = (uint8_t *)slice->memory + row * slice->row_bytes;
+	off_t offset = (off_t)(slice->offset + row * slice->row_stride);
+	int fd = slice->file->fd;
+	if (!*ahead && oh_sys.pread_cached(fd, to, slice->row_bytes, offset) ==
+			       (ssize_t)slice->row_bytes) {
+		result->read_bytes += slice->row_bytes;
+		result->bytes += slice->row_bytes;
+		return 1;
+	}
+	if (!*ahead && slice->row_stride - slice->row_bytes <= AHEAD_BYTES) {
+		uint64_t span = (slice->rows - 1 - row) * slice->row_stride + slice->row_bytes;
+		oh_sys.posix_fadvise(fd, offset, (off_t)span, POSIX_FADV_WILLNEED);
+	}
+	*ahead = 1;
+	return read_plain(slice, to, slice->row_bytes, (uint64_t)offset, result);
+}
+
 static void
 read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
 {
 	uint64_t fit = 0;
-	if (slice->row_bytes < ROW_BYTES && slice->row_stride <= CHUNK_BYTES / 2)
+	int ahead = 0;
+	if (slice->row_stride <= ROW_STRIDE)
 		fit = (CHUNK_BYTES - slice->row_bytes) / slice->row_stride + 1;
 	for (uint64_t row = 0; row < slice->rows;) {
 		uint64_t rows = fit ? oh_min(fit, slice->rows - row) : 1;
-		uint8_t *to = (uint8_t *)slice->memory + row * slice->row_bytes;
-		uint64_t offset = slice->offset + row * slice->row_stride;
 		int going = fit ? read_chunk(slice, row, rows, result)
-				: read_plain(slice, to, slice->row_bytes, offset, result);
+				: read_row(slice, row, &ahead, result);
 		if (!going)
 			return;
 		row += rows;
