@@ -23,6 +23,9 @@ _CHUNK_ON_DEVICE = 64 << 20
 _CHUNK_ON_HOST = 8 << 20
 """Bytes that are gathered at once, where a batch is smaller."""
 
+_CHUNK_ROWS = 16384
+"""Rows, likewise: an index of so many is small enough for the driver to take it along."""
+
 
 class FeedOptions(NamedTuple):
     """How a feed reads.
@@ -304,7 +307,8 @@ def _batches_at_once(group: Group, on_host: bool) -> int:
     limit = _CHUNK_ON_HOST if on_host else _CHUNK_ON_DEVICE
     sizes = group.nbytes
     total = int(np.where(sizes == np.uint64(LACKS), 0, sizes).sum())
-    return max(1, limit * group.batches // max(1, total))
+    rows = max(1, len(group.samples))
+    return max(1, min(limit * group.batches // max(1, total), _CHUNK_ROWS * group.batches // rows))
 
 
 def _chunk(group: Group, batch: int, pad: Pads, done: int) -> Chunk:

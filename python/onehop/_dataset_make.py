@@ -205,15 +205,16 @@ class _PinnedRows:
 
 
 class _DeviceRows:
-    """Rows of a matrix on a GPU, and the index of those that are wanted, there as well: it is
-    brought there once, for a copy beside the many of the link costs a thread a tenth of a
-    millisecond."""
+    """Rows of a matrix on a GPU; which they are is brought there as they are taken, in 32 bits where
+    they fit."""
 
-    def __init__(self, matrix: Any, index: Any) -> None:
+    def __init__(self, matrix: Any, which: Int64s, index: Callable[[npt.NDArray[Any]], Any]) -> None:
+        fits = int(which.max()) < 1 << 31
+        self._which: npt.NDArray[Any] = which.astype(np.int32) if fits else which
         self._matrix, self._index = matrix, index
 
     def take(self, first: int, last: int) -> Any:
-        return self._matrix.index_select(0, self._index[first:last])
+        return self._matrix.index_select(0, self._index(self._which[first:last]))
 
 
 def _places(nbytes: Int64s, align: int) -> tuple[Int64s, int]:
@@ -286,7 +287,7 @@ class TorchMaker:
         step, wide = _strides(begin, width), self._wide(memory, width)
         columns = nbytes // width
         matrix = wide.as_strided(((wide.numel() - columns) // step + 1, columns), (step, 1))
-        return _DeviceRows(matrix, self.index(begin // (step * width)))
+        return _DeviceRows(matrix, begin // (step * width), self.index)
 
     def packed(self, memory: Memory, begin: Int64s, nbytes: Int64s, align: int) -> Any:
         places, total = _places(nbytes, align)
@@ -356,9 +357,9 @@ class TorchMaker:
 
     def index(self, array: npt.NDArray[Any]) -> Any:
         made = self._torch.from_numpy(np.ascontiguousarray(array))
-        if self._on_host:
-            return made
-        return made.pin_memory().to(self._place, non_blocking=True)
+        # The driver takes what is not pinned along in its own memory. Pinning it first costs more,
+        # and such a copy waits for those of the link that were given before.
+        return made if self._on_host else made.to(self._place, non_blocking=True)
 
     def padded(self, values: Any, begin: Int64s, counts: Int64s) -> Any:
         torch, longest = self._torch, int(counts.max(initial=0))

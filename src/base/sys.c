@@ -85,23 +85,13 @@ real_dup(int fd)
 	return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
-/* preadv2 is in glibc since 2.26. */
-#define NOWAIT 8ul /* RWF_NOWAIT */
-
-static ssize_t
-real_pread_cached(int fd, void *buf, size_t bytes, off_t offset)
-{
-	struct iovec piece = {buf, bytes};
-	return syscall(SYS_preadv2, fd, &piece, 1UL, (unsigned long)offset, 0UL, NOWAIT);
-}
-
 struct oh_sys oh_sys = {
 	.open = real_open,
 	.close = close,
 	.fstat = real_fstat,
 	.stat = real_stat,
 	.pread = pread,
-	.pread_cached = real_pread_cached,
+	.preadv = preadv,
 	.mmap = mmap,
 	.munmap = munmap,
 	.madvise = madvise,

@@ -58,8 +58,7 @@ struct oh_sys {
 	int (*fstat)(int fd, struct stat *st);
 	int (*stat)(const char *path, struct stat *st);
 	ssize_t (*pread)(int fd, void *buf, size_t bytes, off_t offset);
-	/* What the page cache has of it: less, or -1, where the rest has to be waited for. */
-	ssize_t (*pread_cached)(int fd, void *buf, size_t bytes, off_t offset);
+	ssize_t (*preadv)(int fd, const struct iovec *pieces, int count, off_t offset);
 	void *(*mmap)(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
 	int (*munmap)(void *at, size_t bytes);
 	int (*madvise)(void *at, size_t bytes, int advice);

@@ -377,9 +377,8 @@ piece_bytes(const struct oh_plan *plan, const struct oh_segment *segment)
 static uint64_t
 gap_bytes(const struct oh_segment *segment, const struct oh_storage_facts *storage)
 {
-	if (segment->rows == 1 || segment->row_stride > storage->row_stride)
-		return 0;
-	return (segment->rows - 1) * (segment->row_stride - segment->row_bytes);
+	uint64_t gap = segment->row_stride - segment->row_bytes;
+	return segment->rows == 1 || gap > storage->row_gap ? 0 : (segment->rows - 1) * gap;
 }
 
 /* Through a block of the ring, or straight into the destination? */

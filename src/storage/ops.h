@@ -13,8 +13,7 @@ struct oh_storage_facts {
 	uint64_t bytes;         /* of the file */
 	uint64_t preferred_bytes; /* reads of this size or more run well */
 	uint32_t alignment;     /* of offset, memory and length of a read; 1 if any will do */
-	/* Rows of a strided read that begin no more than this apart are read with their gaps. */
-	uint32_t row_stride;
+	uint32_t row_gap; /* gaps of a strided read that are no longer are read with its rows */
 };
 
 /* One read: rows of row_bytes, row_stride apart in the file, packed into memory. */

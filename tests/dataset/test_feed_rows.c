@@ -200,10 +200,9 @@ TEST(equal_payloads_land_side_by_side_where_a_link_is_crossed)
 	check_packing(&w);
 	CHECK_OK(onehop_feed_query(w.feed, &info));
 	CHECK_EQ(info.payload_bytes, 5000 * 4096);
-	if (is_staged())
-		CHECK(info.read_bytes < info.payload_bytes + 50 * 4096);
-	else if (is_never_staged())
-		CHECK(info.read_bytes > 5000 * 8192 - 10 * 4096);
+	/* Storage is read with what lies between, from where it need not cross the link. */
+	if (is_staged() || is_never_staged())
+		CHECK(info.read_bytes > 5000 * 8192 - 100 * 4096);
 	end(&w);
 }
 
@@ -340,7 +339,7 @@ TEST(a_shard_that_was_cut_in_the_middle_of_rows_names_the_sample)
 	end(&w);
 }
 
-/* A disk with one bad page, and nothing in the page cache. */
+/* A disk with one bad page. */
 static uint64_t bad_offset;
 static ssize_t (*real_pread)(int fd, void *buf, size_t bytes, off_t offset);
 
@@ -355,10 +354,10 @@ pread_of_bad_page(int fd, void *buf, size_t bytes, off_t offset)
 }
 
 static ssize_t
-nothing_cached(int fd, void *buf, size_t bytes, off_t offset)
+preadv_of_bad_page(int fd, const struct iovec *pieces, int count, off_t offset)
 {
-	(void)fd, (void)buf, (void)bytes, (void)offset;
-	errno = EAGAIN;
+	(void)fd, (void)pieces, (void)count, (void)offset;
+	errno = EIO;
 	return -1;
 }
 
@@ -378,7 +377,7 @@ TEST(a_read_that_fails_in_the_middle_of_rows_names_the_sample)
 		part_of(&w, 123, &path, &bad_offset);
 		real_pread = oh_sys.pread;
 		oh_sys.pread = pread_of_bad_page;
-		oh_sys.pread_cached = nothing_cached;
+		oh_sys.preadv = preadv_of_bad_page;
 		start(&w);
 		onehop_status status = drain(&w);
 		end_feed(&w);

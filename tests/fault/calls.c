@@ -164,7 +164,7 @@ each_question(int elsewhere)
 	static const int codes[] = {EIO, ENOSYS, EPERM, ESTALE, 0};
 	static const enum fault_call calls[] = {FAULT_fstatfs,	FAULT_statx,   FAULT_faccessat,
 						FAULT_capget,	FAULT_mincore, FAULT_cachestat,
-						FAULT_posix_fadvise, FAULT_pread_cached};
+						FAULT_posix_fadvise, FAULT_preadv};
 	is_elsewhere = elsewhere;
 	for (size_t i = 0; i < sizeof calls / sizeof calls[0] && !test_failed; i++)
 		each_code(calls[i], codes, 0);

@@ -45,8 +45,8 @@
 	  (fd, address, bytes), -1, NULL, -1)                                                      \
 	X(create, int, (const char *path, int flags, mode_t mode), (path, flags, mode), -1, path,  \
 	  -1)                                                                                      \
-	X(pread_cached, ssize_t, (int fd, void *buf, size_t bytes, off_t offset),                  \
-	  (fd, buf, bytes, offset), -1, NULL, fd)                                                  \
+	X(preadv, ssize_t, (int fd, const struct iovec *pieces, int count, off_t offset),          \
+	  (fd, pieces, count, offset), -1, NULL, fd)                                               \
 	X(fsync, int, (int fd), (fd), -1, NULL, fd)                                                \
 	X(rename, int, (const char *from, const char *to), (from, to), -1, to, -1)                 \
 	X(unlink, int, (const char *path), (path), -1, path, -1)                                   \

@@ -6,7 +6,6 @@
 #include "storage/ops.h"
 
 #include <errno.h>
-#include <fcntl.h>
 
 #define FILE_BYTES 2000000
 
@@ -15,11 +14,10 @@ static struct oh_sys real;
 
 /* What was asked of the kernel. */
 static struct {
-	uint64_t preads, cached, advices;
-	off_t from, to; /* of the last advice */
+	uint64_t preads, preadvs;
 } asked;
-/* Calls of pread_cached that give all, before one that gives `part` and others that give nothing. */
-static uint64_t whole_ones;
+/* The call of preadv that gives no more than `part` bytes, or -1 with EINTR for -1. */
+static uint64_t short_one;
 static ssize_t part;
 
 static ssize_t
@@ -29,28 +27,26 @@ counted_pread(int fd, void *buf, size_t bytes, off_t offset)
 	return real.pread(fd, buf, bytes, offset);
 }
 
+/* As preadv, in one piece after the other. */
 static ssize_t
-some_cached(int fd, void *buf, size_t bytes, off_t offset)
+some_preadv(int fd, const struct iovec *pieces, int count, off_t offset)
 {
-	uint64_t number = asked.cached++;
-	if (number < whole_ones)
-		return real.pread(fd, buf, bytes, offset);
-	if (number == whole_ones && part >= 0)
-		return real.pread(fd, buf, (size_t)part, offset);
-	errno = EAGAIN;
-	return -1;
-}
-
-static int
-counted_advice(int fd, off_t offset, off_t bytes, int advice)
-{
-	(void)fd;
-	if (advice != POSIX_FADV_WILLNEED)
-		return EINVAL;
-	asked.advices++;
-	asked.from = offset;
-	asked.to = offset + bytes;
-	return 0;
+	ssize_t left = asked.preadvs++ == short_one ? part : FILE_BYTES, done = 0;
+	if (left < 0) {
+		errno = EINTR;
+		return -1;
+	}
+	for (int i = 0; i < count && left > 0; i++) {
+		size_t bytes = pieces[i].iov_len < (size_t)left ? pieces[i].iov_len : (size_t)left;
+		ssize_t got = real.pread(fd, pieces[i].iov_base, bytes, offset + done);
+		if (got < 0)
+			return done ? done : -1;
+		done += got;
+		left -= got;
+		if ((size_t)got < bytes)
+			break;
+	}
+	return done;
 }
 
 /* One slice, taken once. */
@@ -92,9 +88,8 @@ begin(void)
 	memset(&asked, 0, sizeof asked);
 	real = oh_sys;
 	oh_sys.pread = counted_pread;
-	oh_sys.pread_cached = some_cached;
-	oh_sys.posix_fadvise = counted_advice;
-	part = -1;
+	oh_sys.preadv = some_preadv;
+	short_one = UINT64_MAX;
 }
 
 static void
@@ -129,47 +124,47 @@ check_rows(const struct oh_slice_result *result, uint64_t offset, uint64_t rows,
 			     row_bytes) == 0);
 }
 
-TEST(rows_in_the_page_cache_that_lie_far_apart_are_read_without_their_gaps)
+TEST(rows_with_small_gaps_are_read_with_them_in_few_calls)
 {
+	static const struct {
+		uint64_t bytes, stride;
+	} each[] = {{1, 8192}, {4096, 8192}, {4096, 4096 + 16384}, {6145, 6145}};
 	begin();
-	whole_ones = UINT64_MAX;
-	for (uint64_t bytes = 1; bytes <= 4096; bytes *= 4) {
-		struct oh_slice_result result = read_slice(77, 100, bytes, 8192);
-		check_rows(&result, 77, 100, bytes, 8192);
-		CHECK_EQ(result.read_bytes, 100 * bytes);
-		CHECK_EQ(asked.cached, 100);
-		CHECK_EQ(asked.preads + asked.advices, 0);
+	for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+		uint64_t bytes = each[i].bytes, stride = each[i].stride;
+		for (uint64_t rows = 1; rows <= 97; rows += 96) {
+			struct oh_slice_result result = read_slice(77, rows, bytes, stride);
+			check_rows(&result, 77, rows, bytes, stride);
+			CHECK_EQ(result.read_bytes, (rows - 1) * stride + bytes);
+			CHECK_EQ(asked.preadvs + asked.preads, 1);
+		}
 	}
+	struct oh_slice_result result = read_slice(0, 200, 1000, 7000);
+	check_rows(&result, 0, 200, 1000, 7000);
+	CHECK_EQ(asked.preadvs, 2);
 	end();
 }
 
-TEST(rows_that_have_to_be_waited_for_are_asked_for_at_once_with_their_gaps)
+TEST(a_call_for_rows_that_falls_short_anywhere_loses_none)
 {
 	begin();
-	for (whole_ones = 0; whole_ones < 50; whole_ones += 7) {
-		for (part = -1; part < 4096; part += 4095) {
-			struct oh_slice_result result = read_slice(512, 50, 4096, 8192);
-			check_rows(&result, 512, 50, 4096, 8192);
-			CHECK_EQ(result.read_bytes, 50 * 4096);
-			CHECK_EQ(asked.cached, whole_ones + 1);
-			CHECK_EQ(asked.preads, 50 - whole_ones);
-			CHECK_EQ(asked.advices, 1);
-			CHECK_EQ(asked.from, 512 + (off_t)whole_ones * 8192);
-			CHECK_EQ(asked.to, 512 + 49 * 8192 + 4096);
+	for (short_one = 0; short_one < 2; short_one++) {
+		for (part = -1; part < 3 * 8192; part += 513) {
+			struct oh_slice_result result = read_slice(512, 150, 4096, 8192);
+			check_rows(&result, 512, 150, 4096, 8192);
+			CHECK(asked.preads >= 1 && asked.preads <= 2 && asked.preadvs <= 3);
 		}
 	}
 	end();
 }
 
-TEST(gaps_that_a_disk_would_rather_skip_are_not_asked_for)
+TEST(gaps_that_cost_more_than_a_call_are_not_read)
 {
 	begin();
-	whole_ones = 0;
-	struct oh_slice_result result = read_slice(0, 20, 4096, 4096 + 32769);
-	check_rows(&result, 0, 20, 4096, 4096 + 32769);
-	CHECK_EQ(asked.cached, 1);
+	struct oh_slice_result result = read_slice(0, 20, 4096, 4096 + 16385);
+	check_rows(&result, 0, 20, 4096, 4096 + 16385);
+	CHECK_EQ(result.read_bytes, 20 * 4096);
 	CHECK_EQ(asked.preads, 20);
-	CHECK_EQ(asked.advices, 0);
 	end();
 }
 
@@ -184,7 +179,7 @@ TEST(rows_that_lie_near_each_other_are_read_with_their_gaps_in_few_calls)
 		struct oh_slice_result result = read_slice(5, 200, bytes, stride);
 		check_rows(&result, 5, 200, bytes, stride);
 		CHECK(asked.preads <= 20);
-		CHECK_EQ(asked.cached, 0);
+		CHECK_EQ(asked.preadvs, 0);
 		CHECK(result.read_bytes <= 199 * stride + bytes);
 	}
 	end();
@@ -193,12 +188,14 @@ TEST(rows_that_lie_near_each_other_are_read_with_their_gaps_in_few_calls)
 TEST(rows_behind_the_end_of_the_file_are_a_short_read)
 {
 	begin();
-	for (whole_ones = 0; whole_ones <= 40; whole_ones += 20) {
-		struct oh_slice_result result = read_slice(FILE_BYTES - 100000, 20, 5000, 10000);
-		CHECK_EQ(result.bytes, 10 * 5000);
-		result = read_slice(FILE_BYTES - 93000, 20, 5000, 10000);
+	for (uint64_t stride = 10000; stride <= 30000; stride += 20000) {
+		uint64_t bytes = stride / 2;
+		struct oh_slice_result result =
+			read_slice(FILE_BYTES - 10 * stride, 20, bytes, stride);
+		CHECK_EQ(result.bytes, 10 * bytes);
+		result = read_slice(FILE_BYTES - 9 * stride - 3000, 20, bytes, stride);
 		CHECK_EQ(result.status, ONEHOP_OK);
-		CHECK_EQ(result.bytes, 9 * 5000 + 3000);
+		CHECK_EQ(result.bytes, 9 * bytes + 3000);
 	}
 	end();
 }

@@ -3,14 +3,12 @@
  * Direct reads go through a second descriptor, opened with O_DIRECT when first asked for, in whole
  * pages.
  *
- * A slice is read by plain preads into its memory. Rows that begin no more than ROW_STRIDE apart
- * are read with the gaps between them, a chunk at a time, through a buffer on the stack, and
- * packed: a system call a row would cost more than the bytes in between. Others are read one by
- * one, so that CPUs and memory have nothing to do with the gaps; where that would wait for a disk,
- * which likes gaps better than many small reads, the kernel is first asked for all of the slice.
- *
- * The file's identity is taken at open and compared by unchanged(). No map is made, so a file that
- * shrinks gives a short read and never a SIGBUS.
+ * A slice is read by plain preads into its memory. Rows with small gaps between them are read with
+ * these, many a system call, since a call costs more than the bytes in between: short ones a chunk at
+ * a time, through a buffer on the stack, from which they are packed; others straight to where they
+ * go, the gaps to a place that stays in the core's cache. The file's identity is taken at open and
+ * compared by unchanged(). No map is made, so a file that shrinks gives a short read and never a
+ * SIGBUS.
  */
 #include "storage/ops.h"
 
@@ -24,10 +22,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ROW_STRIDE 6144u
+/* Rows that begin no more than this apart are short. */
+#define SHORT_STRIDE 6144u
 #define CHUNK_BYTES 65536u
-/* Larger gaps are not read ahead with the rows. */
-#define AHEAD_BYTES 32768u
+/* Larger gaps are skipped. */
+#define GAP_BYTES 16384u
+/* Rows of one call. */
+#define CALL_ROWS 128u
 
 /* O_DIRECT reads begin and end on these: no device asks for more. */
 #define PAGE 4096u
@@ -105,7 +106,7 @@ local_facts(const struct oh_storage_file *file, struct oh_storage_facts *facts)
 	facts->bytes = (uint64_t)file->identity.st_size;
 	facts->preferred_bytes = 512u << 10;
 	facts->alignment = 1;
-	facts->row_stride = ROW_STRIDE;
+	facts->row_gap = GAP_BYTES;
 }
 
 /* Opened through /proc, it is the same file whatever its path names by now; where there is no /proc,
@@ -236,41 +237,58 @@ read_chunk(const struct oh_slice *slice, uint64_t row, uint64_t rows,
 	return full;
 }
 
-/* One row. *ahead: the rest of the slice was asked for already. Returns 0 when it cannot go on. */
-static int
-read_row(const struct oh_slice *slice, uint64_t row, int *ahead, struct oh_slice_result *result)
+/* Up to CALL_ROWS rows with the gaps between them, by one call; gives how many are whole. Where the call
+ * fails or falls short, whoever reads the next row by itself finds out why. */
+static uint64_t
+read_scattered(const struct oh_slice *slice, uint64_t row, uint64_t rows,
+	       struct oh_slice_result *result)
 {
+	uint8_t gap[GAP_BYTES];
+	struct iovec pieces[2 * CALL_ROWS];
 	uint8_t *to = (uint8_t *)slice->memory + row * slice->row_bytes;
-	off_t offset = (off_t)(slice->offset + row * slice->row_stride);
-	int fd = slice->file->fd;
-	if (!*ahead && oh_sys.pread_cached(fd, to, slice->row_bytes, offset) ==
-			       (ssize_t)slice->row_bytes) {
-		result->read_bytes += slice->row_bytes;
-		result->bytes += slice->row_bytes;
-		return 1;
+	for (uint64_t i = 0; i < rows; i++) {
+		pieces[2 * i] = (struct iovec){to + i * slice->row_bytes, slice->row_bytes};
+		pieces[2 * i + 1] =
+			(struct iovec){gap, slice->row_stride - slice->row_bytes};
 	}
-	if (!*ahead && slice->row_stride - slice->row_bytes <= AHEAD_BYTES) {
-		uint64_t span = (slice->rows - 1 - row) * slice->row_stride + slice->row_bytes;
-		oh_sys.posix_fadvise(fd, offset, (off_t)span, POSIX_FADV_WILLNEED);
+	ssize_t got = oh_sys.preadv(slice->file->fd, pieces, (int)(2 * rows - 1),
+				    (off_t)(slice->offset + row * slice->row_stride));
+	if (got <= 0)
+		return 0;
+	uint64_t whole = (uint64_t)got / slice->row_stride;
+	whole += (uint64_t)got % slice->row_stride >= slice->row_bytes;
+	result->read_bytes += (uint64_t)got;
+	result->bytes += whole * slice->row_bytes;
+	return whole;
+}
+
+static void
+read_short_rows(const struct oh_slice *slice, struct oh_slice_result *result)
+{
+	uint64_t fit = (CHUNK_BYTES - slice->row_bytes) / slice->row_stride + 1, rows;
+	for (uint64_t row = 0; row < slice->rows; row += rows) {
+		rows = oh_min(fit, slice->rows - row);
+		if (!read_chunk(slice, row, rows, result))
+			return;
 	}
-	*ahead = 1;
-	return read_plain(slice, to, slice->row_bytes, (uint64_t)offset, result);
 }
 
 static void
 read_rows(const struct oh_slice *slice, struct oh_slice_result *result)
 {
-	uint64_t fit = 0;
-	int ahead = 0;
-	if (slice->row_stride <= ROW_STRIDE)
-		fit = (CHUNK_BYTES - slice->row_bytes) / slice->row_stride + 1;
+	uint64_t most = slice->row_stride - slice->row_bytes <= GAP_BYTES ? CALL_ROWS : 1;
 	for (uint64_t row = 0; row < slice->rows;) {
-		uint64_t rows = fit ? oh_min(fit, slice->rows - row) : 1;
-		int going = fit ? read_chunk(slice, row, rows, result)
-				: read_row(slice, row, &ahead, result);
-		if (!going)
+		uint64_t rows = oh_min(most, slice->rows - row), whole = 0;
+		if (rows > 1)
+			whole = read_scattered(slice, row, rows, result);
+		row += whole;
+		if (whole == rows)
+			continue;
+		uint8_t *to = (uint8_t *)slice->memory + row * slice->row_bytes;
+		if (!read_plain(slice, to, slice->row_bytes,
+				slice->offset + row * slice->row_stride, result))
 			return;
-		row += rows;
+		row++;
 	}
 }
 
@@ -324,6 +342,8 @@ local_read(struct oh_slice_source *source)
 			read_direct(&slice, &result);
 		else if (slice.rows == 1)
 			read_plain(&slice, slice.memory, slice.row_bytes, slice.offset, &result);
+		else if (slice.row_stride <= SHORT_STRIDE)
+			read_short_rows(&slice, &result);
 		else
 			read_rows(&slice, &result);
 		if (slice.drop && !slice.direct)
