@@ -45,6 +45,7 @@ class Job(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
+        """Whether all samples are of one size: looks at each."""
         return bool((self.data.sizes == self.data.sizes[0]).all())
 
     @property
@@ -105,7 +106,7 @@ class Onehop:
     """Epochs of a `Dataset`, which also knows what its loop waited."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        self._job, self._is_fixed = job, job.is_fixed
         self._epochs = itertools.count()
         self._dataset = self._open()
 
@@ -131,7 +132,7 @@ class Onehop:
     def _batches(self) -> Batches:
         for batch in self._dataset:
             rows = batch["bin"]
-            yield rows if self._job.is_fixed else rows.unbind()
+            yield rows if self._is_fixed else rows.unbind()
 
     def statistics(self) -> dict[str, Any]:
         """See `Dataset.statistics`."""
@@ -330,7 +331,7 @@ def kvikio(job: Job) -> Epochs:
 def _kvikio_epoch(job: Job, library: Any, order: tuple[int, ...]) -> Batches:
     import torch
 
-    sizes = job.data.sizes
+    sizes, is_fixed = job.data.sizes, job.is_fixed
     for at in range(0, len(order) - job.batch + 1, job.batch):
         chosen = order[at:at + job.batch]
         rows = [torch.empty(int(sizes[i]), dtype=torch.uint8, device=job.device) for i in chosen]
@@ -339,7 +340,7 @@ def _kvikio_epoch(job: Job, library: Any, order: tuple[int, ...]) -> Batches:
             future.get()
         for file in opened:
             file.close()
-        yield torch.stack(rows) if job.is_fixed else rows
+        yield torch.stack(rows) if is_fixed else rows
 
 
 def offsets(job: Job) -> Epochs:
@@ -360,6 +361,7 @@ def offsets(job: Job) -> Epochs:
 
 def _offsets_epoch(job: Job, located: list[tuple[int, int, int]], pinned: Any,
                    order: tuple[int, ...]) -> Batches:
+    is_fixed = job.is_fixed
     for at in range(0, len(order) - job.batch + 1, job.batch):
         sizes = []
         for row, index in enumerate(order[at:at + job.batch]):
@@ -368,7 +370,7 @@ def _offsets_epoch(job: Job, located: list[tuple[int, int, int]], pinned: Any,
             os.preadv(file, [target], offset)
             sizes.append(nbytes)
         rows = pinned.to(job.device, copy=True)
-        yield rows if job.is_fixed else [row[:size] for row, size in zip(rows, sizes)]
+        yield rows if is_fixed else [row[:size] for row, size in zip(rows, sizes)]
 
 
 _BY_WORKERS = "read, into shared memory as a batch, to pinned memory"
