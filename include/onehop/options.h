@@ -63,7 +63,8 @@ enum onehop_look { ONEHOP_LOOK_LIST(ONEHOP_LOOK_ENUM) ONEHOP_LOOK_COUNT };
 	  "processes of the same job on this machine, which share cores and cache")                \
 	X(ring_bytes, BYTES, ONEHOP_AUTO, 65536, UINT64_C(1) << 40, 1, "bytes",                    \
 	  "pinned staging memory a device; auto: 64 MiB, but no more than a quarter of the "       \
-	  "last-level cache where that is known, divided by ranks_per_node, and 16 MiB at least; " \
+	  "last-level cache where that is known; by the ranks_per_node twice that together, and "  \
+	  "16 MiB at least each; "                                                                 \
 	  "while other processes load too, no more of it is used than makes 128 MiB for all")      \
 	X(block_bytes, BYTES, ONEHOP_AUTO, 4096, UINT64_C(1) << 30, 1, "bytes",                    \
 	  "one block of the ring, which is one copy to the device; auto: a quarter of the ring, "  \

@@ -57,11 +57,12 @@ resolve_ring(struct onehop_runtime *runtime)
 	runtime->ring_bytes = options->ring_bytes;
 	runtime->block_bytes = options->block_bytes;
 	if (options->ring_bytes == ONEHOP_AUTO) {
-		/* The ranks of a node share the last-level cache. */
-		runtime->ring_bytes = cache ? oh_min(RING_BYTES, cache) : RING_BYTES;
-		runtime->ring_bytes = oh_align_down(runtime->ring_bytes / options->ranks_per_node,
-						    OH_FLOW_BLOCK_ALIGNMENT);
-		runtime->ring_bytes = oh_max(runtime->ring_bytes, RING_BYTES_LEAST);
+		/* The ranks of a node share the last-level cache: half of it is for all their rings,
+		 * a quarter for one. */
+		uint64_t one = cache ? oh_min(RING_BYTES, cache) : RING_BYTES;
+		uint64_t share = oh_align_down(2 * one / options->ranks_per_node,
+					       OH_FLOW_BLOCK_ALIGNMENT);
+		runtime->ring_bytes = oh_max(oh_min(one, share), RING_BYTES_LEAST);
 		if (options->block_bytes != ONEHOP_AUTO)
 			runtime->ring_bytes = oh_max(runtime->ring_bytes, 2 * options->block_bytes);
 	}
