@@ -426,7 +426,7 @@ TEST(metadata_of_another_kind_are_refused)
 static onehop_status
 length_of(const void *head, size_t bytes, uint64_t file_bytes, uint64_t *length)
 {
-	uint8_t *copy = malloc(bytes ? bytes : 1);
+	uint8_t *copy = calloc(1, bytes ? bytes : 1);
 	memcpy(copy, head, bytes);
 	memset(&error, 0, sizeof error);
 	onehop_status status = oh_safetensors_length("m", copy, bytes, file_bytes, length, &error);
