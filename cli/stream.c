@@ -333,6 +333,10 @@ print(struct out *out, const struct streaming *s)
 	label(out, "buffers");
 	out_format(out, "%s in %u groups\n",
 		   size_text(size, s->feed.device_bytes + s->feed.host_bytes), s->feed.groups);
+	if (s->feed.unpinned[0]) {
+		label(out, "unpinned");
+		out_format(out, "%s\n", s->feed.unpinned);
+	}
 	print_pressure(out, &s->pressure);
 }
 
@@ -368,6 +372,8 @@ print_json(struct out *out, const struct streaming *s)
 	json_number(&json, "idle_ns", s->feed.idle_ns);
 	json_number(&json, "device_buffer_bytes", s->feed.device_bytes);
 	json_number(&json, "host_buffer_bytes", s->feed.host_bytes);
+	json_number(&json, "host_pinned_bytes", s->feed.host_pinned_bytes);
+	json_string(&json, "unpinned", s->feed.unpinned, strlen(s->feed.unpinned));
 	json_pressure(&json, &s->pressure);
 	json_end(&json);
 }

@@ -471,7 +471,7 @@ struct onehop_feed_info {
 	uint64_t device_bytes;   /* of the buffers */
 	uint64_t host_bytes;
 	uint64_t payload_bytes;  /* landed */
-	uint64_t read_bytes;     /* asked of storage */
+	uint64_t read_bytes;     /* asked of storage, or copied from a map of it */
 	uint64_t rows;
 	uint64_t damaged;        /* rows that were skipped */
 	uint64_t waited_ns;      /* that next waited for bytes: the consumer's stall */

@@ -186,7 +186,8 @@ land_side(struct onehop_feed *feed, struct oh_feed_group *group, int side, uint6
 	if (!fetch)
 		return ONEHOP_OK;
 	onehop_status status = onehop_fetch_wait(fetch, ONEHOP_FOREVER, &completion, error);
-	*read_bytes += completion.read_bytes;
+	/* Of mapped files nothing is read, but copied from where it lies. */
+	*read_bytes += completion.read_bytes + completion.route_bytes[ONEHOP_ROUTE_MAPPED];
 	pthread_mutex_lock(&feed->lock);
 	group->fetches[side] = NULL;
 	pthread_mutex_unlock(&feed->lock);
