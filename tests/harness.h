@@ -77,6 +77,18 @@ test_fail(const char *file, int line, const char *format, ...)
 		}                                                                                  \
 	} while (0)
 
+/* A call of the library's that gave ONEHOP_OK; what it said else is in `error`, a struct
+ * onehop_error where the test is. */
+#define CHECK_OK(call)                                                                             \
+	do {                                                                                       \
+		onehop_status test_status = (call);                                                \
+		if (test_status != ONEHOP_OK) {                                                    \
+			test_fail(__FILE__, __LINE__, "%s: %s: %s", #call,                         \
+				  onehop_status_name(test_status), error.message);                 \
+			return;                                                                    \
+		}                                                                                  \
+	} while (0)
+
 #define CHECK_HOLDS(text, part)                                                                    \
 	do {                                                                                       \
 		const char *test_text = (text), *test_part = (part);                               \

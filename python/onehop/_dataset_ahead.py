@@ -110,6 +110,11 @@ class CudaConsumer:
                 value.record_stream(self._consumers)
 
 
+def number_of(stream: Any) -> int | None:
+    """What the library knows a consumer's stream by; None for none."""
+    return None if stream is None else int(stream.cuda_stream)
+
+
 def _tensors(batch: dict[str, Any]) -> Iterator[Any]:
     """The tensors that a batch holds."""
     for value in batch.values():

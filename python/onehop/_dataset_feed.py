@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _abi, _library, errors
-from ._dataset_ahead import Ahead, Consumer, Piece
+from ._dataset_ahead import Ahead, Consumer, Piece, number_of
 from ._dataset_batch import Chunk, Cut, Cutter, without_damaged
 from ._dataset_make import Memory
 from ._dataset_order import Order
@@ -214,7 +214,7 @@ class Feed(Owned):
                 return None
             if status != _abi.TIMED_OUT:
                 raise errors.from_struct(status, error)
-        for number in [one for one in list(self._orders) if one < row.order]:
+        for number in [one for one in self._orders if one < row.order]:
             del self._orders[number]
         rows, fields = int(row.rows), len(self.cutter.plans)
         return Group(int(row.slot), int(row.batches), array_at(row.samples, (rows,), "<u8"),
@@ -225,9 +225,9 @@ class Feed(Owned):
 
     def release(self, group: Group, stream: Any) -> None:
         """Gives a group's buffers back, after what the stream holds; None: now."""
-        flags = 0 if stream is None else _abi.START_AFTER_STREAM
-        number = 0 if stream is None else stream.cuda_stream
-        _library.call("feed_release", self.handle, group.slot, flags, number)
+        number = number_of(stream)
+        flags = 0 if number is None else _abi.START_AFTER_STREAM
+        _library.call("feed_release", self.handle, group.slot, flags, number or 0)
 
 
 Pads = npt.NDArray[np.bool_] | bool
@@ -288,7 +288,6 @@ def _pieces(feed: Feed, order: Order, batch: int, pad: Pads, consumer: Consumer
             return
         step = _batches_at_once(group, feed.on_host)
         whole = _chunk(group, batch, pad, done)
-        consumer.begin()
         cut = Cut(feed.cutter, chunk := without_damaged(whole))
         for first in range(0, group.batches, step):
             last = min(first + step, group.batches)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import errors, windows
+from ._dataset_ahead import number_of
 from ._dataset_batch import Keys, Ragged, loose_rows, object_of
 from ._dataset_checks import Checks
 from ._dataset_loop import Loop, Share
@@ -273,8 +274,7 @@ class Windows(Loop):
                     rows = slice(turn * self._batch, (turn + 1) * self._batch)
                     flight = self._planned(order.rows[rows], order.pad[rows])
                     flights.append(flight)
-                    self._launch(flight, spare, memories,
-                                 getattr(consumer.stream, "cuda_stream", None))
+                    self._launch(flight, spare, memories, number_of(consumer.stream))
                 if not flights:
                     return
                 flight = flights.popleft()

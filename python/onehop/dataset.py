@@ -75,7 +75,7 @@ def _sums_of(feed: Feed) -> dict[str, int]:
             "waited_ns": feed.waited_ns}
 
 
-class _Ahead:
+class _NextOrder:
     """An order that a thread makes while batches of the one before are used."""
 
     def __init__(self, source: Source, key: Any, make: Callable[[], Order]) -> None:
@@ -285,7 +285,7 @@ class Dataset(Loop):
     def _open(self, paths: Sequence[Path]) -> None:
         self._opened = Opened(lambda: Source(_runtime.get(), paths))
         self._orders: dict[Any, Order] = {}
-        self._ahead: _Ahead | None = None
+        self._ahead: _NextOrder | None = None
         self._kept: Feed | None = None
         self._totals = _Totals()
         if self._settings.feed.verify and not self._source.has_checksums:
@@ -460,7 +460,7 @@ class Dataset(Loop):
             return
         else:
             if self._ahead is None or self._ahead.key != key:
-                self._ahead = _Ahead(source, key, lambda: self._make_order(source, key))
+                self._ahead = _NextOrder(source, key, lambda: self._make_order(source, key))
             if not self._ahead.is_ready:
                 return
             made = self._ahead.order()

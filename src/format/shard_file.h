@@ -84,9 +84,6 @@ struct oh_shard_trailer {
 onehop_status oh_shard_trailer_judge(const struct oh_shard_trailer *trailer, uint64_t file_bytes,
 				     const char *path, int *found, struct onehop_error *error);
 
-_Static_assert(sizeof(struct oh_shard_header) == 128, "docs/format.md");
-_Static_assert(offsetof(struct oh_shard_header, crc32c) == 124, "docs/format.md");
-_Static_assert(sizeof(struct oh_shard_section) == 32, "docs/format.md");
 /* What of a shard an index is held against, to see whether it is its own. */
 struct oh_shard_seen {
 	const char *path;
@@ -114,6 +111,9 @@ onehop_status oh_shard_agrees(const struct oh_shard_view *view, const struct oh_
 onehop_status oh_shard_is_other(const char *path, const char *what, uint64_t is, uint64_t says,
 				struct onehop_error *error);
 
+_Static_assert(sizeof(struct oh_shard_header) == 128, "docs/format.md");
+_Static_assert(offsetof(struct oh_shard_header, crc32c) == 124, "docs/format.md");
+_Static_assert(sizeof(struct oh_shard_section) == 32, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_trailer) == 64, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_sample) == 16, "docs/format.md");
 _Static_assert(sizeof(struct oh_shard_part) == 32, "docs/format.md");

@@ -173,14 +173,6 @@ wrong_bytes(const struct world *w)
 		}                                                                                  \
 	} while (0)
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		if (call) {                                                                        \
-			test_fail(__FILE__, __LINE__, "%s: %s", #call, error.message);             \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 TEST(a_range_of_any_size_and_offset_lands_byte_for_byte)
 {
 	static const uint64_t sizes[] = {0, 1, 7, 4095, 4096, 16384, 65535, 65536, 65537, 300001, MIB};

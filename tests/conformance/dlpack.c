@@ -29,14 +29,6 @@ on_host(void)
 	return strcmp(device, "host") == 0;
 }
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		if (call) {                                                                        \
-			test_fail(__FILE__, __LINE__, "%s: %s", #call, error.message);             \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 #define CHECK_FAILS(call, want, part)                                                              \
 	do {                                                                                       \
 		error = (struct onehop_error){0};                                                  \

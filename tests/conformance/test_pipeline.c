@@ -48,14 +48,6 @@ struct world {
 	uint8_t expected[BUFFER_BYTES]; /* what the buffer has to hold */
 };
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		if (call) {                                                                        \
-			test_fail(__FILE__, __LINE__, "%s: %s", #call, error.message);             \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 static int
 begin(struct world *w, uint32_t places, uint64_t alignment)
 {

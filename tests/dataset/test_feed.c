@@ -27,16 +27,6 @@ struct world {
 	uint64_t rows; /* that were checked */
 };
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		onehop_status test_status = (call);                                                \
-		if (test_status != ONEHOP_OK) {                                                    \
-			test_fail(__FILE__, __LINE__, "%s: %s: %s", #call,                         \
-				  onehop_status_name(test_status), error.message);                 \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 /* Small: in a short test many groups, windows and blocks. */
 static void
 begin(struct world *w, const char *name, const struct recipe *recipe)

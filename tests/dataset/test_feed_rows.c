@@ -34,16 +34,6 @@ struct world {
 	uint64_t skipped;
 };
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		onehop_status test_status = (call);                                                \
-		if (test_status != ONEHOP_OK) {                                                    \
-			test_fail(__FILE__, __LINE__, "%s: %s: %s", #call,                         \
-				  onehop_status_name(test_status), error.message);                 \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 /* Through the ring for sure, or not for sure; else it is this machine's affair. */
 static int
 is_staged(void)

@@ -58,16 +58,6 @@ backend_main(int argc, char **argv)
 		CHECK_EQ(still_held.misuses, 0);                                                   \
 	} while (0)
 
-#define CHECK_OK(call)                                                                             \
-	do {                                                                                       \
-		onehop_status test_status = (call);                                                \
-		if (test_status != ONEHOP_OK) {                                                    \
-			test_fail(__FILE__, __LINE__, "%s: %s: %s", #call,                         \
-				  onehop_status_name(test_status), error.message);                 \
-			return;                                                                    \
-		}                                                                                  \
-	} while (0)
-
 #define CHECK_FAILS(call, want)                                                                    \
 	do {                                                                                       \
 		error = (struct onehop_error){0};                                                  \
